@@ -1,1 +1,1 @@
-"""Doors for those who don't speak Busway's own protocol: JSON over HTTP and WebSocket, CloudEvents, metrics, files."""
+"""Gateways for clients without Busway's native protocol: JSON over HTTP and WebSocket, CloudEvents, metrics and files."""

@@ -1,4 +1,4 @@
-"""A message as a JSON object: as `busway sub --json` prints it, and as the file door gives and takes it in lines. Values only."""
+"""Conversion between messages and JSON objects, for `busway sub --json` and for the lines of the file door. Values only."""
 
 import base64
 from typing import Any
@@ -9,7 +9,7 @@ from busway.message import Message
 
 
 def as_object(message: Message) -> dict[str, Any]:
-    """A message for people and programs; a payload that is no UTF-8 is in base64."""
+    """The JSON object of a message. A payload that is not UTF-8 is in base64."""
     made: dict[str, Any] = {"topic": message.topic}
     try:
         made["payload"] = message.payload.decode()
@@ -32,27 +32,29 @@ def as_object(message: Message) -> dict[str, Any]:
     return made
 
 
-class _Given(msgspec.Struct, forbid_unknown_fields=True):
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A JSON object that a program writes to publish a message."""
+
     payload: Any = msgspec.UNSET
     payload_base64: str | msgspec.UnsetType = msgspec.UNSET
     fields: dict[str, Any] = {}
 
 
 def of_object(line: bytes) -> tuple[bytes, dict[str, Any]]:
-    """Payload and fields of an object that is to be published. ValueError: it is none.
+    """Payload and fields of an object to publish. A text is the payload itself, any other value its JSON.
 
-    A payload that is a text is taken as it is, any other as JSON.
+    Raises ValueError if the line is not such an object.
     """
     try:
-        given = msgspec.json.decode(line, type=_Given)
-        if isinstance(given.payload_base64, str):
-            if given.payload is not msgspec.UNSET:
-                raise ValueError("payload and payload_base64")
-            return base64.b64decode(given.payload_base64, validate=True), given.fields
+        decoded = msgspec.json.decode(line, type=_Line)
+        if isinstance(decoded.payload_base64, str):
+            if decoded.payload is not msgspec.UNSET:
+                raise ValueError("an object can't have both payload and payload_base64")
+            return base64.b64decode(decoded.payload_base64, validate=True), decoded.fields
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(f"no object with payload and fields: {error}") from None
-    if given.payload is msgspec.UNSET:
-        return b"", given.fields
-    if isinstance(given.payload, str):
-        return given.payload.encode(), given.fields
-    return msgspec.json.encode(given.payload), given.fields
+        raise ValueError(f"not a JSON object with payload and fields: {error}") from None
+    if decoded.payload is msgspec.UNSET:
+        return b"", decoded.fields
+    if isinstance(decoded.payload, str):
+        return decoded.payload.encode(), decoded.fields
+    return msgspec.json.encode(decoded.payload), decoded.fields

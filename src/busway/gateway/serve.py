@@ -1,4 +1,4 @@
-"""`busway.serve`: a broker, alone or as a node of a cluster, with the doors that it is to have."""
+"""`busway.serve`: creates a broker, alone or as a node of a cluster, with its gateways."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -40,17 +40,18 @@ def serve(
 ) -> Server:
     """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
 
-    `fields` are added to each message that passes. `data` is a folder for what has to outlive the
-    broker: streams, channels, pins and its guid. `stores` are databases (`sqlite:///PATH`, `postgresql://USER@HOST/NAME`) by
-    the names under which clients may store streams in them.
+    The broker adds `fields` to each message that it forwards. `data` is a folder for state that survives a restart: streams,
+    channels, pins and the guid of the broker. `stores` are databases (`sqlite:///PATH`, `postgresql://USER@HOST/NAME`); their
+    keys are the names by which clients store streams in them.
 
-    With `cluster` (a name, or a `busway.Cluster` for more) or `servers` (some of the others: `tcp://HOST:PORT`, `HOST:PORT`, `PORT`) it
-    is one of the nodes of a cluster, which know each other by the same name and `key`. If the list has address fields of the server with
-    this `name`, they are added to each message, too.
+    With `cluster` (a name, or a `busway.Cluster` for more settings) or `servers` (some other nodes: `tcp://HOST:PORT`,
+    `HOST:PORT`, `PORT`) the broker is a node of a cluster, whose nodes have the same name and `key`. If the list `servers`
+    has address fields for the server with this `name`, the broker adds them to each message, too.
 
-    `http` (`HOST:PORT`, or a `busway.Http` for more) is where it speaks JSON over HTTP and WebSocket; that needs `busway[http]`.
+    `http` (`HOST:PORT`, or a `busway.Http` for more settings) is the address for JSON over HTTP and WebSocket; it needs
+    `busway[http]`.
 
-    An address that other hosts can reach needs authentication: `Settings.authenticate` or TLS with `ca` for the native ones,
+    An address that other hosts can reach needs authentication: `Settings.authenticate` or TLS with `ca` for native clients,
     keys for HTTP, and a `key` for a cluster. `insecure=True` allows it without, with a warning in the log.
 
     ::
@@ -80,7 +81,7 @@ def serve(
 
 def _json(settings: Http, exposure: Exposure) -> "partial[JsonDoor]":
     try:
-        from busway.gateway.http.door import JsonDoor  # noqa: PLC0415, needs aiohttp, which not everybody has
+        from busway.gateway.http.door import JsonDoor  # noqa: PLC0415, needs aiohttp, an optional package
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] not in _NEEDED:
             raise

@@ -97,13 +97,13 @@ def test_binary_as_the_specification_shows_it():
         ({"source": ""}, "attribute source is empty"),
         ({"type": 5}, "attribute type must be text"),
         ({"specversion": None}, "attribute specversion is missing"),
-        ({"specversion": "0.3"}, "'0.3' is not spoken"),
+        ({"specversion": "0.3"}, "'0.3' is not supported"),
         ({"time": "yesterday"}, "RFC 3339"),
         ({"time": "2026-11-05T17:31:00"}, "RFC 3339"),
         ({"time": "2026-11-05 17:31:00Z"}, "RFC 3339"),
-        ({"Upper": "x"}, "no name of an extension"),
-        ({"with-dash": "x"}, "no name of an extension"),
-        ({"x" * 65: "x"}, "no name of an extension"),
+        ({"Upper": "x"}, "can't name an extension"),
+        ({"with-dash": "x"}, "can't name an extension"),
+        ({"x" * 65: "x"}, "can't name an extension"),
         ({"ext": 1.5}, "attribute ext must be"),
         ({"ext": 1e300}, "beyond 32 bits"),
         ({"ext": [1]}, "attribute ext must be"),
@@ -111,8 +111,8 @@ def test_binary_as_the_specification_shows_it():
         ({"ext": "a\r\nb"}, "control characters"),
         ({"id": "a\x00"}, "control characters"),
         ({"data": 1, "data_base64": "AA=="}, "both"),
-        ({"data_base64": "%"}, "no base64"),
-        ({"data_base64": 5}, "no base64"),
+        ({"data_base64": "%"}, "not valid base64"),
+        ({"data_base64": 5}, "not valid base64"),
     ],
 )
 def test_what_is_no_event_is_told(change, told):
@@ -136,13 +136,13 @@ def test_broken_json_is_told(kind, text):
 
 
 def test_other_formats_and_no_event_at_all():
-    with pytest.raises(EventError, match="not spoken here") as error:
+    with pytest.raises(EventError, match="is not supported") as error:
         decode({"content-type": "application/cloudevents+avro"}, b"")
     assert error.value.status == 415
-    with pytest.raises(EventError, match="no CloudEvent"):
+    with pytest.raises(EventError, match="not a CloudEvent"):
         decode({"content-type": "application/json"}, b"{}")
     headers, body = to_binary(PLAIN)
-    with pytest.raises(EventError, match="no UTF-8"):
+    with pytest.raises(EventError, match="not UTF-8"):
         decode(headers | {"ce-x": "%FF"}, body)
     with pytest.raises(EventError, match="header content-type"):
         decode(headers | {"ce-datacontenttype": "text/plain"}, body)
@@ -182,7 +182,7 @@ def test_an_event_as_a_message():
     }
     assert to_message(FULL, "/audit")[0] == "audit"
     assert to_message(FULL, "audit")[2]["ce-subject"] == "orders/7"
-    with pytest.raises(EventError, match="names a topic"):
+    with pytest.raises(EventError, match="the topic is missing"):
         to_message(PLAIN)
 
 

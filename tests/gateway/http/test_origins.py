@@ -94,7 +94,7 @@ async def test_a_server_at_other_addresses_answers_for_numbers():
 
 @pytest.mark.parametrize("host", ["http://bus.example", "bus.example:80", "a/b", "", "a b"])
 def test_what_is_no_name_of_a_host(host):
-    with pytest.raises(ValueError, match="no name of a host"):
+    with pytest.raises(ValueError, match="not the name of a host"):
         Http(hosts=[host])
     with pytest.raises(TypeError, match="list of names"):
         Http(hosts="bus.example")

@@ -42,7 +42,7 @@ async def test_alive_but_not_ready_before_the_start_while_it_drains_and_after():
         async with server.connect() as bus, bus.subscribe("a"):
             stopping = asyncio.create_task(server.stop())
             await asyncio.sleep(0)
-            assert await get(http, "/readyz") == (503, {"status": "failing", "reasons": ["the broker drains"]})
+            assert await get(http, "/readyz") == (503, {"status": "failing", "reasons": ["the broker is draining"]})
             await stopping
         assert await get(http, "/readyz") == (503, {"status": "failing", "reasons": ["the broker has stopped"]})
         assert (await get(http, "/healthz"))[0] == 200

@@ -1,4 +1,7 @@
-"""What a key may do: the topics that it may publish, subscribe, serve and request. Values only."""
+"""Grants of a key: the topic patterns that it may publish, subscribe, serve and request. Values only.
+
+`keys.py` makes keys, and `guard.py` asks them for each request.
+"""
 
 from collections import deque
 from collections.abc import Iterable
@@ -13,12 +16,12 @@ VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 
 _REGULAR: Final = "re:"
 _STEPS: Final = 10_000
-"""Looks at a pattern that is asked for, after which it is taken for not covered. Real ones need a few."""
+"""Steps of one comparison, after which a pattern counts as not covered. Real patterns need a few."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Who sends a request. What is not granted is not allowed."""
+    """The key of a client with its grants. A key may do only what is granted."""
 
     api_key: str
     secret: str | None = field(default=None, repr=False)
@@ -28,10 +31,10 @@ class Key:
     serve: tuple[str, ...] = ()
     request: tuple[str, ...] = ()
     window: float | None = None
-    """Seconds that the timestamp of a request may be off; None: requests need no timestamp, and can be sent again."""
+    """Largest error of the timestamp of a request, in seconds. None: requests need no timestamp, and replays are possible."""
 
     def may(self, verb: Verb, topic: str) -> bool:
-        """Whether one of its patterns for the verb covers the whole topic or pattern; a wrong topic is never covered."""
+        """Whether a granted pattern for the verb covers the whole topic or pattern. An invalid topic is never covered."""
         if verb not in VERBS:
             raise ValueError(f"verb must be one of {', '.join(VERBS)}, not {verb!r}")
         granted: tuple[str, ...] = getattr(self, verb)
@@ -39,23 +42,24 @@ class Key:
 
 
 def covered(granted: Iterable[str], asked: str) -> bool:
+    """Whether one of the granted patterns covers a topic or pattern."""
     try:
         asked = check_pattern(asked)
     except ValueError:
         return False
-    return any(covers(one, asked) for one in granted)
+    return any(covers(pattern, asked) for pattern in granted)
 
 
 def covers(granted: str, asked: str) -> bool:
-    """Whether every topic of one checked pattern belongs to another one, too.
+    """Whether every topic that the checked pattern `asked` matches also matches `granted`.
 
-    Topics of the broker (`$bus/...`) belong only to patterns that begin with `$bus`, so that a grant of everything doesn't
-    hand over the broker.
+    Topics of the broker (`$bus/...`) match only patterns that begin with `$bus`, so that a grant of all topics does not
+    include control of the broker.
     """
     if granted == asked:
         return True
     if asked.startswith(_REGULAR):
-        return False  # which topics it matches can't be told; only the same expression covers it
+        return False  # the topics of a regular expression are unknown, so only the same expression covers it
     if is_reserved(asked) and not is_reserved(granted):
         return False
     if granted.startswith(_REGULAR):
@@ -68,52 +72,54 @@ def _fragments(pattern: str) -> tuple[str, ...]:
 
 
 def _contains(whole: tuple[str, ...], part: tuple[str, ...]) -> bool:
-    """Both patterns are walked at once, over every fragment that makes a difference: those that are named, and another one.
+    """Whether the pattern `whole` matches all topics of the pattern `part`.
 
-    A place in `part` with the set of places in `whole` that the same fragments lead to; it is not contained if `part` can end
-    where `whole` can't.
+    The search walks both patterns at once, with the fragments that they name and one that stands for all others. A state is
+    an index in `part` and the set of indexes in `whole` that the same fragments lead to. `part` is not contained if it can
+    end in a state where `whole` can't.
     """
-    names = {one for one in (*whole, *part) if "*" not in one} | {
-        "/"
-    }  # no fragment has a slash: it stands for all others
+    names = {fragment for fragment in (*whole, *part) if "*" not in fragment}
+    names.add("/")  # no fragment contains a slash, so it stands for all others
     start = (0, _open(whole, {0}))
-    waiting, seen = deque([start]), {start}
-    while waiting:
-        at, places = waiting.popleft()
-        here = {at}
-        while at < len(part) and part[at] == "**":
-            at += 1
-            here.add(at)
-        if len(part) in here and len(whole) not in places:
+    queue, seen = deque([start]), {start}
+    while queue:
+        index, whole_indexes = queue.popleft()
+        indexes = {index}
+        while index < len(part) and part[index] == "**":
+            index += 1
+            indexes.add(index)
+        if len(part) in indexes and len(whole) not in whole_indexes:
             return False
-        for place in here - {len(part)}:
-            wanted = part[place]
-            for name in names if "*" in wanted else {wanted}:
-                step = (place if wanted == "**" else place + 1, _step(whole, places, name))
-                if step not in seen:
-                    seen.add(step)
-                    waiting.append(step)
+        for current in indexes - {len(part)}:
+            fragment = part[current]
+            for name in names if "*" in fragment else {fragment}:
+                state = (current if fragment == "**" else current + 1, _step(whole, whole_indexes, name))
+                if state not in seen:
+                    seen.add(state)
+                    queue.append(state)
         if len(seen) > _STEPS:
             return False
     return True
 
 
-def _open(whole: tuple[str, ...], places: set[int]) -> frozenset[int]:
-    """The places, and those behind `**`, which may stand for nothing."""
-    found = set(places)
-    for place in sorted(places):
-        while place < len(whole) and whole[place] == "**":
-            place += 1  # noqa: PLW2901 - it walks
-            found.add(place)
+def _open(whole: tuple[str, ...], indexes: set[int]) -> frozenset[int]:
+    """The indexes, and those after each `**`, which may match no fragment."""
+    found = set(indexes)
+    for start in indexes:
+        index = start
+        while index < len(whole) and whole[index] == "**":
+            index += 1
+            found.add(index)
     return frozenset(found)
 
 
-def _step(whole: tuple[str, ...], places: frozenset[int], name: str) -> frozenset[int]:
+def _step(whole: tuple[str, ...], indexes: frozenset[int], name: str) -> frozenset[int]:
+    """The indexes in `whole` after one fragment."""
     found = set()
-    for place in places - {len(whole)}:
-        wanted = whole[place]
-        if wanted == "**":
-            found.add(place)
-        elif wanted in ("*", name):
-            found.add(place + 1)
+    for index in indexes - {len(whole)}:
+        fragment = whole[index]
+        if fragment == "**":
+            found.add(index)
+        elif fragment in ("*", name):
+            found.add(index + 1)
     return _open(whole, found)

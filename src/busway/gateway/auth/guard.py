@@ -1,4 +1,7 @@
-"""Who may do what: asks the keys of the door about a request and about what it is for. A door without keys lets everybody do everything."""
+"""Guard of the JSON door: checks the signature of each request and the grants of its key. Values and a counter.
+
+Commands, calls and events ask it. A door without keys allows every request.
+"""
 
 import time
 from collections.abc import Mapping
@@ -16,18 +19,18 @@ _VERBS: Final[dict[str, tuple[Verb, ...]]] = {
     "manage": ("publish", "serve"),
     "look": ("publish", "subscribe", "serve"),
 }
-"""What a key has to be granted for what is done: one of these."""
+"""For each action the verbs of which the key needs one."""
 
 
 class Keys(Protocol):
-    """All keys of a door."""
+    """The keys of a door."""
 
     def check(self, request: Mapping[str, Any], now: float, *, raw: bytes | str | None = None) -> Key:
-        """The key that a request is signed with; raises Refused."""
+        """The key that signed a request. Raises Refused."""
 
 
 class Guard:
-    """Asks the keys, if there are any."""
+    """Checks requests against the keys of the door, and counts refusals."""
 
     def __init__(self, keys: Keys | None) -> None:
         self._keys = keys
@@ -35,11 +38,11 @@ class Guard:
         self.refused = 0
 
     def check(self, request: Request) -> None:
-        """Refuse a request that is not signed as it should be; else remember by whom it is."""
+        """Store the key that signed a request in it. Raises Refused."""
         request.key = self.signed(request.raw, request.source)
 
     def signed(self, request: Mapping[str, Any], source: bytes | str | None = None) -> Key:
-        """Whose request this is; `source` is the text that it came as."""
+        """The key that signed a request; `source` is its JSON text as received. Raises Refused."""
         assert self._keys is not None
         try:
             return self._keys.check(request, time.time(), raw=source)
@@ -47,25 +50,25 @@ class Guard:
             self.refused += 1
             raise
 
-    def may(self, request: Request, what: str, topic: str) -> bool:
-        """Whether the key of a request allows something."""
-        return not self.wanted or _granted(request.key, what, topic)
+    def may(self, request: Request, action: str, topic: str) -> bool:
+        """Whether the key of a request allows an action on a topic."""
+        return not self.wanted or _granted(request.key, action, topic)
 
-    def allow(self, request: Request, what: str, topic: str) -> None:
-        """Refuse what the key of a request does not allow."""
+    def allow(self, request: Request, action: str, topic: str) -> None:
+        """Raise Refused unless the key of a request allows an action on a topic."""
         if self.wanted:
-            self.demand(request.key, what, topic)
+            self.demand(request.key, action, topic)
 
-    def demand(self, key: Key, what: str, topic: str) -> None:
-        """Refuse what a key does not allow."""
-        if not _granted(key, what, topic):
-            raise self.refusal(what, topic)
+    def demand(self, key: Key, action: str, topic: str) -> None:
+        """Raise Refused unless a key allows an action on a topic."""
+        if not _granted(key, action, topic):
+            raise self.refusal(action, topic)
 
-    def refusal(self, what: str, topic: str) -> Refused:
-        """To be raised; it is counted."""
+    def refusal(self, action: str, topic: str) -> Refused:
+        """Count a refusal, and return the error to raise."""
         self.refused += 1
-        return Refused(FORBIDDEN, f"apiKey may not {' or '.join(_VERBS[what])} {topic}")
+        return Refused(FORBIDDEN, f"apiKey may not {' or '.join(_VERBS[action])} {topic}")
 
 
-def _granted(key: Key, what: str, topic: str) -> bool:
-    return any(key.may(verb, topic) for verb in _VERBS[what])
+def _granted(key: Key, action: str, topic: str) -> bool:
+    return any(key.may(verb, topic) for verb in _VERBS[action])

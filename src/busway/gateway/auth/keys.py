@@ -1,6 +1,6 @@
-"""The keys of the JSON door: read from a file or the environment, read again when the file changes, and asked of each request.
+"""Keys of the JSON door: loads them from a file or the environment, reloads changed files, and checks requests.
 
-A driver over grants.py, signing.py and replays.py. The file is TOML::
+The door's guard calls `Keyring`. A driver over grants.py, signing.py and replay_guard.py. The file is TOML::
 
     window = 300                      # seconds; optional, for keys without a window of their own
 
@@ -8,7 +8,7 @@ A driver over grants.py, signing.py and replays.py. The file is TOML::
     name = "shop"                     # optional, for people
     apiKey = "2ba912a8-…"
     secretKey = "file:shop.secret"    # or the secret itself, or env:VARIABLE
-    publish = ["orders/**"]           # topic patterns; what is not named is not allowed
+    publish = ["orders/**"]           # topic patterns; the key may use no others
     subscribe = ["orders/*/state"]
     serve = []
     request = ["price"]
@@ -42,16 +42,16 @@ log = logging.getLogger("busway.gateway")
 VARIABLE: Final = "BUSWAY_HTTP_KEY_LIST"
 
 _LOOK: Final = 1.0
-"""Seconds between two looks whether a file has changed."""
+"""Seconds between two checks for changed files."""
 _MILLISECONDS: Final = 1e11
-"""A timestamp above this is in milliseconds: in seconds it would be more than three thousand years ahead."""
+"""A timestamp above this is in milliseconds; in seconds it would be more than three thousand years ahead."""
 
 _Patterns = tuple[str, ...]
 _Window = Annotated[float, msgspec.Meta(gt=0, le=86400)]
 
 
 class KeysError(ValueError):
-    """Keys that can't be understood, with where they are wrong."""
+    """The keys are invalid; the text names the file or variable, the key and the error."""
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, rename={"api_key": "apiKey", "secret_key": "secretKey"}):
@@ -71,18 +71,18 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Keyring:
-    """Who may come in, and with which topics."""
+    """All keys of a door, with the replay guard of each."""
 
     def __init__(self, keys: Mapping[str, Key], *, remembered: int = MOST) -> None:
         self._keys = dict(keys)
         self._remembered = remembered
         self._replays: dict[str, ReplayGuard] = {}
         self._source: _Source | None = None
-        self._looked = -math.inf
+        self._checked = -math.inf
 
     @classmethod
     def load(cls, path: str | PathLike[str] | None, environ: Mapping[str, str]) -> Self | None:
-        """The keys of a file and of the environment; None if neither is given, so that nobody needs a key. KeysError."""
+        """The keys of a file and of the environment; None if there are neither. Raises KeysError."""
         if path is None and not environ.get(VARIABLE):
             return None
         source = _Source(path, environ)
@@ -94,8 +94,11 @@ class Keyring:
         return len(self._keys)
 
     def check(self, request: Mapping[str, Any], now: float, *, raw: bytes | str | None = None) -> Key:
-        """Whose request it is; raises Refused. `now` in seconds since 1970; `raw` is the request as it came, if it came as JSON."""
-        self._look(now)
+        """The key that signed a request. Raises Refused.
+
+        `now` is in seconds since 1970; `raw` is the JSON text of the request as received, if it had one.
+        """
+        self._reload(now)
         fields = control(request)
         if not (api_key := fields.get("apiKey")):
             raise Refused(FORBIDDEN, "missing apiKey in request")
@@ -109,11 +112,11 @@ class Keyring:
         if not verify(request, key.secret, raw=raw):
             raise Refused(FORBIDDEN, "signature mismatched" if form_of(request) == "headers" else "signature unmatched")
         if key.window is not None:
-            self._once(key, key.window, fields, signature.lower(), now)
+            self._check_replay(key, key.window, fields, signature.lower(), now)
         return key
 
-    def _once(self, key: Key, window: float, fields: Mapping[str, Any], signature: str, now: float) -> None:
-        """Refuse what is old, and what was here before: a request is known by its signature, which covers all of it."""
+    def _check_replay(self, key: Key, window: float, fields: Mapping[str, Any], signature: str, now: float) -> None:
+        """Refuse old and repeated requests. The signature, which covers the whole request, identifies it."""
         if (timestamp := _seconds(fields.get("timestamp"))) is None:
             raise Refused(FORBIDDEN, "missing timestamp in request")
         replays = self._replays.get(key.api_key)
@@ -126,25 +129,25 @@ class Keyring:
             case "again":
                 raise Refused(FORBIDDEN, "request was sent before")
 
-    def _look(self, now: float) -> None:
-        """Read the keys again if a file of theirs has changed. Keys that can't be understood change nothing."""
-        if self._source is None or 0 <= now - self._looked < _LOOK:
+    def _reload(self, now: float) -> None:
+        """Read the keys again if one of their files has changed. Invalid keys change nothing."""
+        if self._source is None or 0 <= now - self._checked < _LOOK:
             return
-        self._looked = now
+        self._checked = now
         if not self._source.changed():
             return
         try:
             keys = self._source.read()
         except KeysError as error:
-            log.error("the keys stay as they were: %s", error)  # noqa: TRY400 - its text says all
+            log.error("the changed keys are invalid, so the old ones stay: %s", error)  # noqa: TRY400 - no traceback needed
             return
         self._keys = keys
-        self._replays = {one: replays for one, replays in self._replays.items() if one in keys}
-        log.info("%d keys were read again", len(keys))
+        self._replays = {api_key: replays for api_key, replays in self._replays.items() if api_key in keys}
+        log.info("reloaded %d keys", len(keys))
 
 
 class _Source:
-    """Where keys come from, and which files that were."""
+    """The file and the variable with keys, and the state of every file that was read."""
 
     def __init__(self, path: str | PathLike[str] | None, environ: Mapping[str, str]) -> None:
         self._path = None if path is None else Path(path)
@@ -159,7 +162,7 @@ class _Source:
         try:
             return self._read()
         finally:
-            # Those of before count on, so that a file that is mended is noticed.
+            # The files of the last attempt stay known, so that changed() notices a corrected file.
             self._files = {**{path: _mark(path) for path in files}, **self._files}
 
     def _read(self) -> dict[str, Key]:
@@ -182,23 +185,23 @@ class _Source:
         self,
         found: dict[str, Key],
         entries: tuple[dict[str, Any], ...],
-        whence: str,
+        source: str,
         folder: Path,
         window: float | None,
     ) -> None:
-        for number, given in enumerate(entries):
-            name = given.get("name") or given.get("apiKey")
-            where = f"{whence}, key {number + 1}" + (f" ({name})" if isinstance(name, str) else "")
+        for number, raw in enumerate(entries):
+            name = raw.get("name") or raw.get("apiKey")
+            where = f"{source}, key {number + 1}" + (f" ({name})" if isinstance(name, str) else "")
             try:
-                entry = msgspec.convert(given, _Entry)
+                entry = msgspec.convert(raw, _Entry)
             except msgspec.ValidationError as error:
                 raise KeysError(f"{where}: {error}") from error
             if entry.api_key in found:
-                raise KeysError(f"{where}: this apiKey is there twice")
+                raise KeysError(f"{where}: another key has the same apiKey")
             granted: dict[str, tuple[str, ...]] = {}
             for verb in VERBS:
                 try:
-                    granted[verb] = tuple(check_pattern(one) for one in getattr(entry, verb))
+                    granted[verb] = tuple(check_pattern(pattern) for pattern in getattr(entry, verb))
                 except InvalidTopic as error:
                     raise KeysError(f"{where}: {verb}: {error}") from error
             found[entry.api_key] = Key(
@@ -209,17 +212,17 @@ class _Source:
                 window=window if entry.window is None else entry.window,
             )
 
-    def _secret(self, given: str | None, where: str, folder: Path) -> str | None:
-        if given is None:
+    def _secret(self, setting: str | None, where: str, folder: Path) -> str | None:
+        if setting is None:
             return None
-        kind, _, rest = given.partition(":")
+        kind, _, rest = setting.partition(":")
         if kind == "env":
             if not (secret := self._environ.get(rest)):
                 raise KeysError(f"{where}: secretKey: the variable {rest} is not set")
         elif kind == "file":
             secret = self._text(folder / rest, f"{where}: secretKey: {folder / rest}").strip("\r\n")
         else:
-            secret = given
+            secret = setting
         if not secret:
             raise KeysError(f"{where}: secretKey is empty")
         return secret
@@ -231,12 +234,12 @@ class _Source:
         except (OSError, UnicodeDecodeError) as error:
             raise KeysError(f"{what} can't be read: {error}") from error
         if mark is not None and mark[-1] & (stat.S_IROTH | stat.S_IWOTH):
-            log.warning("%s is open to every user of this host; chmod o= keeps its secrets", path)
+            log.warning("every user of this host can access the secrets in %s: use chmod o=", path)
         return text
 
 
 def _mark(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file does; None if it isn't there. Its last member is the mode."""
+    """Values that change when a file changes, the last of them its mode; None if the file does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -245,7 +248,7 @@ def _mark(path: Path) -> tuple[int, ...] | None:
 
 
 def _seconds(timestamp: object) -> float | None:
-    """A timestamp in seconds or milliseconds since 1970, as a number or as text; None if it is none."""
+    """Seconds since 1970 of a timestamp in seconds or milliseconds, a number or a text; None if it is invalid."""
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | float | str):
         return None
     try:

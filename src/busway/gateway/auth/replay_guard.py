@@ -1,7 +1,7 @@
-"""Which requests were here before: those of a time window are remembered, as many as there is room for.
+"""Replay guard: remembers the requests of one key within a time window, and detects repeated ones. A machine.
 
-A machine: the time is handed in. Where there is no more room the window becomes shorter, so that nothing that was forgotten
-can be sent again.
+`keys.py` asks it for each request of a key with a window. Its memory is bounded: when it is full, the window becomes
+shorter, so that a request that it has forgotten is refused as late.
 """
 
 import heapq
@@ -9,29 +9,29 @@ from math import inf
 from typing import Final, Literal, TypeAlias
 
 MOST: Final = 100_000
-"""Requests of one key that are remembered."""
+"""Remembered requests per key."""
 
 Verdict: TypeAlias = Literal["new", "late", "again"]
 
 
 class ReplayGuard:
-    """The requests of one key that came within its window."""
+    """The requests of one key within its window."""
 
     def __init__(self, window: float, *, most: int = MOST) -> None:
         self.window = window
         self.most = most
         self._seen: set[bytes] = set()
         self._times: list[tuple[float, bytes]] = []
-        self._floor = -inf  # what was forgotten is not younger
+        self._floor = -inf  # newest timestamp of the forgotten requests
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def look(self, mark: bytes, timestamp: float, now: float) -> Verdict:
-        """Whether the request with this mark and timestamp, both of which it signed, is new. It is then remembered."""
+        """Whether a request is new, which it then remembers. The request has signed its mark and its timestamp."""
         while self._times and self._times[0][0] < now - self.window:
             self._forget()
-        # Of what fell out of the window by the clock, nothing comes back in when the clock is set back.
+        # A forgotten request stays refused if the clock is set back.
         if not abs(now - timestamp) <= self.window or timestamp <= self._floor:
             return "again" if mark in self._seen else "late"
         if mark in self._seen:

@@ -1,7 +1,7 @@
-"""CloudEvents 1.0 over HTTP: events as values, read from and written as requests in binary, structured and batch mode.
+"""CloudEvents 1.0 over HTTP: reads and writes events in binary, structured and batch mode. Values only.
 
-Values only. The data of an event is bytes here, whatever form it travels in: JSON data is neither parsed nor written anew, so
-it arrives as it was sent.
+The data of an event is bytes in every mode. JSON data is not written anew, so it arrives byte by byte as it was sent.
+`cloudevents/http.py` and `mapping.py` call this module.
 """
 
 import base64
@@ -21,12 +21,12 @@ STRUCTURED: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
 VERSION: Final = "1.0"
 TYPED: Final = "buswayfields"
-"""The extension that has what the text of other extensions can't tell: base64 of MessagePack, a map of names and values."""
+"""The extension for values that other extensions can't express: a map of names and values, in base64 of MessagePack."""
 
 _NAME: Final = re.compile(r"[a-z0-9]{1,64}")
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SAFE: Final = "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
-"""What a header of binary mode has as it is, beside letters and digits."""
+"""Characters that a header of binary mode has unescaped, besides letters and digits."""
 _JSON: Final = re.compile(r"[^/;\s]+/(?:[^/;\s]+\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
 _KNOWN: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
 _RESERVED: Final = frozenset({*_KNOWN, "data", "data_base64"})
@@ -35,7 +35,7 @@ _MOST: Final = 2**31 - 1
 
 
 class EventError(ValueError):
-    """What was sent is no CloudEvent, and why; `status` is that of the answer."""
+    """The data is not a valid CloudEvent; `status` is the status of the answer."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -44,7 +44,7 @@ class EventError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. Raises EventError if it can't be one."""
+    """One event. Raises EventError if an attribute is invalid."""
 
     id: str
     source: str
@@ -68,7 +68,7 @@ class Event:
             _check_time(self.time)
         for name, value in self.extensions.items():
             if name in _RESERVED or not is_extension(name):
-                raise EventError(f"{name!r} is no name of an extension: lower-case letters and digits, at most 64")
+                raise EventError(f"{name!r} can't name an extension: use at most 64 lower-case letters and digits")
             if isinstance(value, bool):
                 continue
             if isinstance(value, int):
@@ -91,14 +91,14 @@ def is_scalar(value: object) -> bool:
 
 
 def is_json(kind: str | None) -> bool:
-    """Whether data of this type is JSON; without a type it is."""
+    """Whether data of this content type is JSON. Without a type it is."""
     return kind is None or _JSON.fullmatch(kind) is not None
 
 
 def decode(headers: Mapping[str, str], body: bytes) -> list[Event]:
-    """The events of a request or response, in the mode that its headers tell."""
-    given = {name.lower(): value for name, value in headers.items()}
-    kind = given.get("content-type", "").partition(";")[0].strip().lower()
+    """The events of a request or response, in the mode that its headers name. Raises EventError."""
+    lowered = {name.lower(): value for name, value in headers.items()}
+    kind = lowered.get("content-type", "").partition(";")[0].strip().lower()
     if kind == STRUCTURED:
         return [from_json(body)]
     if kind == BATCH:
@@ -114,26 +114,26 @@ def decode(headers: Mapping[str, str], body: bytes) -> list[Event]:
                 raise EventError(f"event {number + 1} of {len(listed)}: {error}") from error
         return events
     if kind.startswith("application/cloudevents"):
-        raise EventError(f"{kind} is not spoken here; {STRUCTURED} and {BATCH} are", 415)
-    if "ce-specversion" not in given:
-        raise EventError(f"no CloudEvent: neither a header ce-specversion nor the type {STRUCTURED} or {BATCH}")
-    return [_from_binary(given, body)]
+        raise EventError(f"the type {kind} is not supported: use {STRUCTURED} or {BATCH}", 415)
+    if "ce-specversion" not in lowered:
+        raise EventError(f"not a CloudEvent: it needs the header ce-specversion or the type {STRUCTURED} or {BATCH}")
+    return [_from_binary(lowered, body)]
 
 
 def from_json(text: bytes | msgspec.Raw) -> Event:
-    """An event in structured mode."""
+    """The event in a text of structured mode. Raises EventError."""
     try:
         members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         data, encoded = members.pop("data", None), members.pop("data_base64", None)
-        attributes = {name: _whole(msgspec.json.decode(value)) for name, value in members.items()}
+        attributes = {name: _integer(msgspec.json.decode(value)) for name, value in members.items()}
     except (ValueError, RecursionError) as error:
         raise EventError(f"an event is a JSON object: {error}") from error
     attributes = {name: value for name, value in attributes.items() if value is not None}
     return _event(attributes, _data(data, encoded, attributes.get("datacontenttype")))
 
 
-def _whole(value: Any) -> Any:
-    """For JSON `5.0` is a whole number, too."""
+def _integer(value: Any) -> Any:
+    """A float without a fraction as an int, because JSON makes no difference between `5.0` and `5`."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -142,11 +142,11 @@ def _data(data: msgspec.Raw | None, encoded: msgspec.Raw | None, kind: Any) -> b
         data = None
     if encoded is not None and bytes(encoded) != b"null":
         if data is not None:
-            raise EventError("data and data_base64 are there both")
+            raise EventError("an event can't have both data and data_base64")
         try:
             return base64.b64decode(msgspec.json.decode(encoded, type=str), validate=True)
         except (msgspec.DecodeError, binascii.Error, ValueError) as error:
-            raise EventError(f"data_base64 is no base64: {error}") from error
+            raise EventError(f"data_base64 is not valid base64: {error}") from error
     if data is None:
         return None
     if isinstance(kind, str) and not is_json(kind) and bytes(data)[:1] == b'"':
@@ -157,7 +157,7 @@ def _data(data: msgspec.Raw | None, encoded: msgspec.Raw | None, kind: Any) -> b
     try:
         msgspec.json.decode(data)
     except (ValueError, RecursionError) as error:
-        raise EventError(f"data is no JSON: {error}") from error
+        raise EventError(f"data is not valid JSON: {error}") from error
     return bytes(data)
 
 
@@ -172,7 +172,9 @@ def _from_binary(headers: Mapping[str, str], body: bytes) -> Event:
         attributes["datacontenttype"] = kind
     if (typed := attributes.pop(TYPED, None)) is not None:
         fields = unpack(typed)
-        exact = {name: one for name, one in fields.items() if is_extension(name) and is_scalar(one) and name != TYPED}
+        exact = {
+            name: value for name, value in fields.items() if is_extension(name) and is_scalar(value) and name != TYPED
+        }
         attributes |= exact
         if rest := {name: value for name, value in fields.items() if name not in exact}:
             attributes[TYPED] = pack(rest)
@@ -184,13 +186,13 @@ def _event(attributes: dict[str, Any], data: bytes | None) -> Event:
         if name not in attributes:
             raise EventError(f"the attribute {name} is missing")
     if (version := attributes.pop("specversion")) != VERSION:
-        raise EventError(f"specversion {version!r} is not spoken here; {VERSION} is")
+        raise EventError(f"specversion {version!r} is not supported: use {VERSION}")
     known = {name: attributes.pop(name) for name in _KNOWN[1:] if name in attributes}
     return Event(**known, data=data, extensions=attributes)
 
 
 def to_json(event: Event) -> bytes:
-    """An event in structured mode. What is not JSON and no text goes as base64."""
+    """The text of an event in structured mode. Data that is neither JSON nor text goes in base64."""
     whole: dict[str, Any] = {"specversion": VERSION}
     whole |= {name: value for name in _KNOWN[1:] if (value := getattr(event, name)) is not None}
     whole |= event.extensions
@@ -205,7 +207,7 @@ def _members(data: bytes, kind: str | None) -> dict[str, Any]:
             msgspec.json.decode(data)
         except (ValueError, RecursionError):
             return {"data_base64": base64.b64encode(data).decode()}
-        # A null would be taken for no data.
+        # A reader would take null for missing data.
         return {"data": msgspec.Raw(data)} if data.strip() != b"null" else {"data_base64": "bnVsbA=="}
     try:
         return {"data": data.decode()}
@@ -214,6 +216,7 @@ def _members(data: bytes, kind: str | None) -> dict[str, Any]:
 
 
 def to_batch(events: Iterable[Event]) -> bytes:
+    """The text of events in batch mode."""
     return msgspec.json.encode([msgspec.Raw(to_json(event)) for event in events])
 
 
@@ -241,13 +244,14 @@ def to_binary(event: Event) -> tuple[dict[str, str], bytes]:
 
 
 def pack(fields: Mapping[str, Any]) -> str:
-    """Values of any kind as the text of the extension `buswayfields`."""
+    """The text of the extension `buswayfields` for values of any type."""
     return base64.b64encode(msgspec.msgpack.encode(fields)).decode()
 
 
 def unpack(text: object) -> dict[str, Any]:
+    """The values in the text of the extension `buswayfields`. Raises EventError."""
     if not isinstance(text, str):
-        raise EventError(f"the extension {TYPED} is text, not {text!r:.100}")
+        raise EventError(f"the extension {TYPED} must be text, not {text!r:.100}")
     try:
         return msgspec.msgpack.decode(base64.b64decode(text, validate=True), type=dict[str, Any])
     except (ValueError, binascii.Error, RecursionError) as error:
@@ -255,7 +259,7 @@ def unpack(text: object) -> dict[str, Any]:
 
 
 def _header(value: str) -> str:
-    """Text as a header: whatever is not plain ASCII, and blanks, quotes and percent signs, as %XX."""
+    """Text as a header, with %XX for all characters but plain ASCII, and for blanks, quotes and percent signs."""
     return quote(value, safe=_SAFE)
 
 
@@ -266,7 +270,7 @@ def _plain_header(name: str, value: str) -> str:
     try:
         return unquote_to_bytes(value).decode()
     except UnicodeError as error:
-        raise EventError(f"the header {name} is no UTF-8: {error}") from error
+        raise EventError(f"the header {name} is not UTF-8: {error}") from error
 
 
 def _check_text(name: str, value: object) -> None:
@@ -284,4 +288,4 @@ def _check_time(text: str) -> None:
         sound = False
     if not sound:
         example = "2026-11-05T17:31:00Z"
-        raise EventError(f"the attribute time is no time as RFC 3339 writes it, such as {example}: {text!r:.100}")
+        raise EventError(f"the attribute time must be a time of RFC 3339, such as {example}, not {text!r:.100}")

@@ -1,6 +1,7 @@
-"""CloudEvents at `/events`: POST publishes them, GET gives those of a topic as they come or in batches.
+"""CloudEvents endpoint `/events`: POST publishes events, GET reads those of a topic as a stream or in batches.
 
-A driver over event_messages.py. The bus is the caller's: each request enters what `connect` gives, and leaves it.
+`http/routes.py` adds its routes to the application of the JSON door. Each request uses the bus from the context manager
+that `connect` returns. A driver over `mapping.py`.
 """
 
 import asyncio
@@ -30,30 +31,32 @@ log = logging.getLogger("busway.gateway")
 
 Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Bus]]
 Allow: TypeAlias = Callable[[web.Request, Verb, Collection[str]], Awaitable[None]]
-"""With all topics of a request at once: it is signed once."""
-Told: TypeAlias = Callable[[Exception], tuple[int, str]]
+"""Checks the key of a request for all its topics in one call, because a request has one signature."""
+StatusOf: TypeAlias = Callable[[Exception], tuple[int, str]]
 
 UNREADABLE: Final = (web.RequestPayloadError, HttpProcessingError)
-"""What aiohttp raises for a body that is not what its headers say."""
+"""Errors that aiohttp raises for a body that contradicts its headers."""
 SLOW: Final = 30.0
 STALL: Final = 30.0
 POSITION: Final = "Busway-Position"
-"""The header of a batch that tells how far it goes; as `since` it goes on from there."""
+"""The header with the position after a batch. The next request passes it as `since`."""
 _MOST: Final = 10_000
-"""Events of one batch."""
+"""Most events of one batch."""
 _LONGEST: Final = 300.0
-"""Seconds that a batch may be waited for."""
+"""Longest time to wait for a batch, in seconds."""
 _WAIT: Final = 10.0
 _LINGER: Final = 0.05
-"""Seconds that a batch which is not full waits for one more event: those that were published together come together."""
-_SIGN: Final = 15.0
-"""Seconds after which a stream without events gets a comment, so that nobody on the way takes it for dead."""
+"""Seconds for which a batch that is not full waits for one more event, so that it gets events published together."""
+_KEEPALIVE: Final = 15.0
+"""Seconds of silence after which a stream gets a comment, so that no proxy closes it."""
 _LOOK: Final = 1.0
-"""Seconds after which it is seen that a reader without events has gone."""
+"""Seconds between two checks whether a reader of a silent stream has disconnected."""
 _LIMIT: Final = 4096
+"""Most queued events of a slow reader. It gets the number of the events that it misses."""
 _LIMIT_BYTES: Final = 4 * MiB
-"""What waits for a slow reader of live events; it is told what it misses."""
+"""Most bytes of queued events of a slow reader."""
 _CHUNK: Final = 64
+"""Most events of one write to a stream."""
 
 _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (Forbidden, 403),
@@ -67,8 +70,8 @@ _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
 )
 
 
-def told(error: Exception) -> tuple[int, str]:
-    """Status and text for what went wrong."""
+def status_of(error: Exception) -> tuple[int, str]:
+    """Status and text of the answer for an error."""
     if isinstance(error, Refused | EventError):
         return error.status, str(error)
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500), str(error)
@@ -79,46 +82,47 @@ def routes(
     connect: Connect,
     *,
     allow: Allow | None = None,
-    tell: Told = told,
+    to_status: StatusOf = status_of,
     slow: float = SLOW,
     stall: float = STALL,
 ) -> list[web.RouteDef]:
-    """The routes of CloudEvents. `allow` raises Refused if a request may not do what it asks for.
+    """The routes of CloudEvents. `allow` raises Refused if the key of a request does not allow it.
 
-    A request has to be there within `slow` seconds. A reader that takes nothing for `stall` seconds of what is written for it is
-    disconnected. Streams end with the application.
+    A request must arrive within `slow` seconds. A reader that reads nothing for `stall` seconds is disconnected. Streams
+    end with the application.
     """
     slow, stall = check_seconds("slow", slow, zero=False), check_seconds("stall", stall, zero=False)
-    doors = _Doors(connect, allow, tell, slow, stall)
-    app.on_shutdown.append(doors.close)
+    handlers = _Handlers(connect, allow, to_status, slow, stall)
+    app.on_shutdown.append(handlers.close)
     return [
-        web.post("/events", doors.post),
-        web.get("/events", doors.nothing),
-        web.post("/events/{topic:(?s:.+)}", doors.post),
-        web.get("/events/{topic:(?s:.+)}", doors.get),
+        web.post("/events", handlers.post),
+        web.get("/events", handlers.no_topic),
+        web.post("/events/{topic:(?s:.+)}", handlers.post),
+        web.get("/events/{topic:(?s:.+)}", handlers.get),
     ]
 
 
-class _Doors:
-    def __init__(self, connect: Connect, allow: Allow | None, tell: Told, slow: float, stall: float) -> None:
+class _Handlers:
+    def __init__(self, connect: Connect, allow: Allow | None, to_status: StatusOf, slow: float, stall: float) -> None:
         self._slow = slow
         self._stall = stall
         self._connect = connect
         self._allow = allow
-        self._tell = tell
+        self._to_status = to_status
         self._open: set[Subscription] = set()
 
     async def close(self, _: web.Application) -> None:
         """End all streams."""
-        for found in list(self._open):
-            await found.close()
+        for subscription in list(self._open):
+            await subscription.close()
 
-    async def nothing(self, _: web.Request) -> web.Response:
-        """Events of no topic."""
-        return web.json_response({"error": "which events? GET /events/PATTERN, such as /events/orders/*"}, status=400)
+    async def no_topic(self, _: web.Request) -> web.Response:
+        """Refuse a GET without a topic."""
+        text = "the topic is missing: use GET /events/PATTERN, such as /events/orders/*"
+        return web.json_response({"error": text}, status=400)
 
     async def post(self, request: web.Request) -> web.Response:
-        """Publish the events of a request: all of them, or none if one can't be understood."""
+        """Publish the events of a request: all of them, or none if one is invalid."""
         try:
             durable = _flag(request, "durable")
             async with asyncio.timeout(self._slow):
@@ -136,18 +140,18 @@ class _Doors:
                     else:
                         await bus.publish(topic, payload, fields=fields, confirm=True)
         except web.HTTPRequestEntityTooLarge as error:
-            return self._sorry(Refused(TOO_LARGE, error.text or "the request is too large"))
+            return self._error(Refused(TOO_LARGE, error.text or "the request is too large"))
         except UNREADABLE as error:
-            return self._sorry(Refused(BAD, f"the request can't be read: {error}"))
+            return self._error(Refused(BAD, f"the request can't be read: {error}"))
         except TimeoutError:
-            return self._sorry(Refused(SLOWLY, f"a request has to be there within {self._slow:g} s"))
+            return self._error(Refused(SLOWLY, f"the request is too slow: it must arrive within {self._slow:g} s"))
         except (BusError, Refused, ValueError, TypeError) as error:
-            return self._sorry(error)
+            return self._error(error)
         answer: dict[str, Any] = {"published": len(messages)}
         return web.json_response({**answer, "positions": positions} if durable else answer)
 
     async def get(self, request: web.Request) -> web.StreamResponse:
-        """The events of a topic: those to come, or stored ones first."""
+        """Send the events of a topic: new ones, or with `since` the stored ones first."""
         try:
             pattern = check_pattern(request.match_info["topic"])
             if self._allow is not None:
@@ -159,29 +163,29 @@ class _Doors:
                 self._connect() as bus,
                 bus.subscribe(
                     pattern, since=since, policy="drop_oldest", limit=_LIMIT, limit_bytes=_LIMIT_BYTES
-                ) as found,
+                ) as subscription,
             ):
-                return await (_batch(found, most, wait) if batch else self._stream(request, found))
+                return await (_batch(subscription, most, wait) if batch else self._stream(request, subscription))
         except (BusError, Refused, ValueError, TypeError) as error:
-            return self._sorry(error)
+            return self._error(error)
 
-    async def _stream(self, request: web.Request, found: Subscription) -> web.StreamResponse:
-        """Server-sent events. From here on errors are told in the stream."""
+    async def _stream(self, request: web.Request, subscription: Subscription) -> web.StreamResponse:
+        """Write server-sent events. The stream also carries errors, because the status is already sent."""
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
-        self._open.add(found)
+        self._open.add(subscription)
         try:
             await response.write(b": ready\n\n")
             silent = 0.0
             while not _gone(request):
                 try:
-                    messages = await found.take(_CHUNK, timeout=_LOOK)
+                    messages = await subscription.take(_CHUNK, timeout=_LOOK)
                 except Timeout:
                     silent += _LOOK
-                    if silent >= _SIGN:
+                    if silent >= _KEEPALIVE:
                         silent = 0.0
-                        await self._write(response, b": still here\n\n")
+                        await self._write(response, b": keep-alive\n\n")
                     continue
                 silent = 0.0
                 position = ""
@@ -190,31 +194,31 @@ class _Doors:
                     if message.missed:
                         parts.append(_sse(str(message.missed).encode(), "missed"))
                     if message.position is not None:
-                        position = str(found.position)
+                        position = str(subscription.position)
                     parts.append(
                         _sse(to_json(from_message(message)), identity=position if message is messages[-1] else "")
                     )
                 await self._write(response, b"".join(parts))
         except BusError as error:
-            status, text = self._tell(error)
+            status, text = self._to_status(error)
             log.debug("a stream of events ends: %s %s", status, text)
             await response.write(_sse(text.encode(), "error"))
         except ConnectionError:
-            log.debug("a reader of events has gone")
+            log.debug("a reader of events has disconnected")
         except TimeoutError:
-            log.info("a reader of events took nothing for %g s, and is disconnected", self._stall)
+            log.info("disconnecting a reader of events that read nothing for %g s", self._stall)
             if request.transport is not None:
                 request.transport.abort()
         finally:
-            self._open.discard(found)
+            self._open.discard(subscription)
         return response
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
         async with asyncio.timeout(self._stall):
             await response.write(data)
 
-    def _sorry(self, error: Exception) -> web.Response:
-        status, text = self._tell(error)
+    def _error(self, error: Exception) -> web.Response:
+        status, text = self._to_status(error)
         return web.json_response({"error": text}, status=status)
 
 
@@ -222,21 +226,21 @@ def _gone(request: web.Request) -> bool:
     return request.transport is None or request.transport.is_closing()
 
 
-async def _batch(found: Subscription, most: int, wait: float) -> web.Response:
-    """Wait for the first event, then take what is there, and each that follows within a moment of the one before."""
+async def _batch(subscription: Subscription, most: int, wait: float) -> web.Response:
+    """Wait for the first event, then take each that follows within a moment of the one before."""
     loop = asyncio.get_running_loop()
-    until = loop.time() + wait
+    deadline = loop.time() + wait
     messages: list[Message] = []
     try:
-        messages = await found.take(most, timeout=wait)
+        messages = await subscription.take(most, timeout=wait)
         while len(messages) < most:
-            await asyncio.sleep(0)  # a backlog comes in blocks
-            left = max(min(_LINGER, until - loop.time()), 0.0)
-            messages += await found.take(most - len(messages), timeout=left)
+            await asyncio.sleep(0)  # a backlog arrives in blocks
+            timeout = max(min(_LINGER, deadline - loop.time()), 0.0)
+            messages += await subscription.take(most - len(messages), timeout=timeout)
     except Timeout:
         pass
     headers = {"Cache-Control": "no-store", "Content-Type": BATCH}
-    if position := str(found.position):
+    if position := str(subscription.position):
         headers[POSITION] = position
     if missed := sum(message.missed for message in messages):
         headers["Busway-Missed"] = str(missed)
@@ -244,13 +248,13 @@ async def _batch(found: Subscription, most: int, wait: float) -> web.Response:
 
 
 def _sse(data: bytes, event: str = "", identity: str = "") -> bytes:
-    """One server-sent event; line breaks in it are those between members of JSON."""
+    """One server-sent event. Line breaks in its data are only those between members of JSON."""
     head = (f"event: {event}\n" if event else "") + (f"id: {identity}\n" if identity else "")
     return head.encode() + b"".join(b"data: " + line + b"\n" for line in data.splitlines()) + b"\n"
 
 
 def _since(text: str | None) -> Since | None:
-    """As subscribe() takes it; a time as RFC 3339 writes it, too."""
+    """The argument `since` of subscribe(), from the text of the request; a time may have the form of RFC 3339."""
     if not text:
         return None
     since: Since = text
@@ -258,7 +262,7 @@ def _since(text: str | None) -> Since | None:
         try:
             since = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign that was not written as %2B
         except ValueError:
-            raise ValueError(f"since: {text!r} is no time") from None
+            raise ValueError(f"since: {text!r} is not a time of RFC 3339") from None
     elif "," in text or ":" in text:
         since = text.replace(" ", "+")
     encode_since(since)
@@ -272,15 +276,15 @@ def _flag(request: web.Request, name: str) -> bool:
     return value in {"1", "true", ""}
 
 
-def _number(request: web.Request, name: str, usual: int, most: int) -> int:
-    text = request.query.get(name, str(usual))
+def _number(request: web.Request, name: str, default: int, most: int) -> int:
+    text = request.query.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= most):
         raise ValueError(f"{name} must be a whole number from 1 to {most}, not {text!r}")
     return int(text)
 
 
-def _seconds(request: web.Request, name: str, usual: float) -> float:
-    text = request.query.get(name, str(usual))
+def _seconds(request: web.Request, name: str, default: float) -> float:
+    text = request.query.get(name, str(default))
     try:
         value = float(text)
     except ValueError:

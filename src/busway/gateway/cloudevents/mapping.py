@@ -1,8 +1,8 @@
-"""CloudEvents as messages and messages as CloudEvents, so that a way there and back loses nothing. Values only.
+"""Mapping between CloudEvents and messages; a round trip in either direction loses nothing. Values only.
 
-The attributes of an event are fields `ce-id`, `ce-source`, … of its message, its extensions are fields of their own name, which
-rules of subscriptions can ask for; its subject is the topic, its data the payload. A message that never was an event has
-its own id, sender and time as those of the event, and fields that are no extensions go in one extension `buswayfields`.
+The subject of an event becomes the topic, its data the payload, its attributes the fields `ce-id`, `ce-source`, …, and its
+extensions fields of the same names, which rules of subscriptions can use. A message that was no event gives its id, sender
+and time to the event. Fields that can't be extensions go into the extension `buswayfields`.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from busway.topic import check_topic
 PREFIX: Final = "ce-"
 _ATTRIBUTES: Final = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
 _SESSION: Final = 16
-"""Digits of a message's id that tell the session of its sender."""
+"""Digits of a message id that identify the session of its sender."""
 
 
 class Sent(Protocol):
-    """What is asked of a message."""
+    """The attributes of a message that the mapping reads."""
 
     @property
     def topic(self) -> str: ...
@@ -41,10 +41,10 @@ class Sent(Protocol):
 
 
 def to_message(event: Event, topic: str | None = None) -> tuple[str, bytes, dict[str, Any]]:
-    """Topic, payload and fields of an event; its subject is the topic if none is given. EventError, InvalidTopic."""
+    """Topic, payload and fields of an event. The default topic is its subject. Raises EventError or InvalidTopic."""
     if topic is None:
         if event.subject is None:
-            raise EventError("neither the address nor the subject of the event names a topic")
+            raise EventError("the topic is missing: give it in the URL or as the subject of the event")
         topic = event.subject
     topic = check_topic(topic)
     fields = {
@@ -53,30 +53,30 @@ def to_message(event: Event, topic: str | None = None) -> tuple[str, bytes, dict
         if (value := getattr(event, name)) is not None and (name != "subject" or value != topic)
     }
     extensions = dict(event.extensions)
-    more = unpack(extensions.pop(TYPED)) if TYPED in extensions else {}
-    return topic, event.data or b"", {**extensions, **fields, **more}
+    others = unpack(extensions.pop(TYPED)) if TYPED in extensions else {}
+    return topic, event.data or b"", {**extensions, **fields, **others}
 
 
 def from_message(message: Sent) -> Event:
-    """The event that a message is; one that was no event before is made one."""
+    """The event of a message; a message that was no event becomes one."""
     fields = message.fields
     attributes = {name: fields[PREFIX + name] for name in _ATTRIBUTES if PREFIX + name in fields}
     attributes = {name: value for name, value in attributes.items() if isinstance(value, str) and value}
     extensions: dict[str, Scalar] = {}
-    more: dict[str, Any] = {}
+    others: dict[str, Any] = {}
     for name, value in fields.items():
         if name.startswith(PREFIX) and name.removeprefix(PREFIX) in attributes:
             continue
         if is_extension(name) and name != TYPED and is_scalar(value):
             extensions[name] = value
         else:
-            more[name] = value
-    if more:
-        extensions[TYPED] = pack(more)
+            others[name] = value
+    if others:
+        extensions[TYPED] = pack(others)
     payload = message.payload
     if "datacontenttype" not in attributes and (kind := _kind(payload)) is not None:
         attributes["datacontenttype"] = kind
-    usual = {
+    defaults = {
         "id": message.id,
         "source": source(message),
         "type": f"busway.{message.kind}",
@@ -85,23 +85,23 @@ def from_message(message: Sent) -> Event:
     }
     data = payload if payload or "datacontenttype" in attributes else None
     try:
-        return Event(**{**usual, **attributes}, data=data, extensions=extensions)
-    except EventError:  # fields that look like attributes, and aren't
-        return _as_fields(usual, fields, data)
+        return Event(**{**defaults, **attributes}, data=data, extensions=extensions)
+    except EventError:  # fields have the names of attributes, but invalid values
+        return _as_fields(defaults, fields, data)
 
 
-def _as_fields(usual: Mapping[str, Any], fields: Mapping[str, Any], data: bytes | None) -> Event:
+def _as_fields(defaults: Mapping[str, Any], fields: Mapping[str, Any], data: bytes | None) -> Event:
     kind = None if data is None else _kind(data)
-    return Event(**usual, data=data, datacontenttype=kind, extensions={TYPED: pack(fields)})
+    return Event(**defaults, data=data, datacontenttype=kind, extensions={TYPED: pack(fields)})
 
 
 def source(message: Sent) -> str:
-    """Who sent it, as a reference: its name, or its session."""
+    """The sender of a message as a URI reference: its name, or its session."""
     return quote(message.sender, safe="/:@") if message.sender else f"busway:{message.id[:_SESSION]}"
 
 
 def _kind(payload: bytes) -> str | None:
-    """What a payload looks like. JSON needs no type."""
+    """The content type of a payload; None for JSON, which is the default."""
     if not payload:
         return None
     try:

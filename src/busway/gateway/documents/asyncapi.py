@@ -1,6 +1,7 @@
-"""The AsyncAPI 3.0 document of a bus: its streams with their topics, its services, and the protocols that are declared. Values only.
+"""The AsyncAPI 3.0 document of a bus: its streams with their topics, its services and the declared protocols. Values only.
 
-It tells of the bus as one application: it receives what is published, and sends that to who subscribed.
+`http/routes.py` serves it at `/asyncapi.json`. It describes the bus as one application, which receives published messages
+and sends them to subscribers.
 """
 
 import re
@@ -14,8 +15,8 @@ from busway.client.typed.codec import Codec
 from busway.client.typed.protocol import Kind, kind_for
 
 _ABOUT: Final = (
-    "Topics are paths. In addresses `{part1}` stands for one fragment of a topic (`*` in a pattern) and `{rest1}` for any number of "
-    "them (`**`); a regular expression has no address, and is told in the description."
+    "Topics are paths. In addresses `{part1}` stands for one fragment of a topic (`*` in a pattern) and `{rest1}` for any "
+    "number of fragments (`**`); a regular expression has no address, so the description names it."
 )
 _SCHEMA: Final = "#/components/schemas/{name}"
 _TYPES: Final = {"json": "application/json", "msgpack": "application/vnd.msgpack"}
@@ -28,7 +29,7 @@ def document(
     protocols: Sequence[type] = (),
     http: str | None = None,
 ) -> dict[str, Any]:
-    """The document of `Server.overview()`. `services` are topics that are served; `http` is the address of the HTTP face."""
+    """The document of `Server.overview()`. `services` are the topics of services; `http` is the URL of the HTTP port."""
     made = _Document()
     for stream in figures["streams"]:
         made.stream(stream)
@@ -64,7 +65,7 @@ def _servers(addresses: Iterable[str], http: str | None) -> dict[str, Any]:
 
 
 class _Document:
-    """The parts of a document, as they are gathered."""
+    """The parts of a document under construction."""
 
     def __init__(self) -> None:
         self.channels: dict[str, Any] = {}
@@ -73,33 +74,34 @@ class _Document:
         self.schemas: dict[str, Any] = {}
 
     def stream(self, stream: Mapping[str, Any]) -> None:
-        """Its topics as channels: the bus takes messages on them, stores them, and gives them to channels and subscribers."""
+        """Add the topics of a stream as AsyncAPI channels."""
         name = stream["name"]
-        kept = f"Stored in {stream['store']}, for {stream['max_age']:g} s." if stream["max_age"] else "Stored."
-        consumers = ", ".join(one["name"] for one in stream["channels"])
-        text = f"The stream {name}. {kept}" + (f" Channels: {consumers}." if consumers else "")
-        # The default stream has no topics of its own: it takes what no other one does.
+        stored = f"Stored in {stream['store']}, for {stream['max_age']:g} s." if stream["max_age"] else "Stored."
+        channels = ", ".join(channel["name"] for channel in stream["channels"])
+        text = f"The stream {name}. {stored}" + (f" Channels: {channels}." if channels else "")
+        # The default stream has no topics of its own: it takes messages that no other stream takes.
         for number, topic in enumerate(stream["topics"] or ["**"]):
             key = _key("stream", name) + (f".{number + 1}" if number else "")
             message = self._message(_key("message", "any"), "A message of any kind.", None, None)
             self._channel(key, topic, text, {"any": message})
-            self._both(key, ["any"])
+            self._publish_and_subscribe(key, ["any"])
 
     def protocol(self, cls: type) -> None:
-        """Its topics as a channel with a schema; if it has a reply, a service."""
+        """Add the topics of a protocol as an AsyncAPI channel with a schema, or as a service if it has a reply."""
         kind: Kind[Any] = kind_for(cls)
         key = _key("protocol", kind.codec.name)
         message = self._typed(kind.codec)
         text = " ".join((cls.__doc__ or "").split()) or f"Messages of the type {kind.codec.name}."
         self._channel(key, f"{kind.prefix}/**" if kind.prefix else "**", text, {kind.codec.name: message})
         if kind.reply is None:
-            self._both(key, [kind.codec.name])
+            self._publish_and_subscribe(key, [kind.codec.name])
             return
         reply = self._typed(kind.reply)
         self.channels[f"{key}.reply"] = {"address": None, "messages": {"reply": _to("messages", reply)}}
         self._request(key, kind.codec.name, f"{key}.reply")
 
     def service(self, topic: str) -> None:
+        """Add a service."""
         key = _key("service", topic)
         message = self._message(_key("message", "any"), "A message of any kind.", None, None)
         self._channel(key, topic, f"The service {topic}.", {"request": message})
@@ -119,19 +121,19 @@ class _Document:
                 made["parameters"] = parameters
         self.channels[key] = made
 
-    def _both(self, key: str, messages: Iterable[str]) -> None:
+    def _publish_and_subscribe(self, key: str, messages: Iterable[str]) -> None:
         named = [{"$ref": f"#/channels/{_escaped(key)}/messages/{_escaped(name)}"} for name in messages]
         channel = {"$ref": f"#/channels/{_escaped(key)}"}
         self.operations[f"{key}.publish"] = {"action": "receive", "channel": channel, "messages": named}
         self.operations[f"{key}.subscribe"] = {"action": "send", "channel": channel, "messages": named}
 
     def _request(self, key: str, message: str, reply: str) -> None:
-        here, there = f"#/channels/{_escaped(key)}", f"#/channels/{_escaped(reply)}"
+        request_channel, reply_channel = f"#/channels/{_escaped(key)}", f"#/channels/{_escaped(reply)}"
         self.operations[f"{key}.request"] = {
             "action": "receive",
-            "channel": {"$ref": here},
-            "messages": [{"$ref": f"{here}/messages/{_escaped(message)}"}],
-            "reply": {"channel": {"$ref": there}, "messages": [{"$ref": f"{there}/messages/reply"}]},
+            "channel": {"$ref": request_channel},
+            "messages": [{"$ref": f"{request_channel}/messages/{_escaped(message)}"}],
+            "reply": {"channel": {"$ref": reply_channel}, "messages": [{"$ref": f"{reply_channel}/messages/reply"}]},
         }
 
     def _typed(self, codec: Codec[Any]) -> str:
@@ -151,7 +153,7 @@ class _Document:
 
 
 def schema_of(type_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The JSON schema of a type, and those that it refers to; one that has none may be anything."""
+    """The JSON schema of a type, and the schemas that it refers to. A type without a schema gets an empty one."""
     if hasattr(type_, "model_json_schema"):
         made: dict[str, Any] = type_.model_json_schema(ref_template=_SCHEMA.replace("name", "model"))
         more = made.pop("$defs", {})
@@ -164,13 +166,13 @@ def schema_of(type_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def address(topic: str) -> tuple[str, dict[str, Any]]:
-    """A topic pattern as an address with parameters."""
+    """The address of a topic pattern, with its parameters."""
     parameters: dict[str, Any] = {}
     parts = []
     for fragment in topic.split("/"):
         if fragment in {"*", "**"}:
             kind, text = ("part", "One fragment.") if fragment == "*" else ("rest", "Any number of fragments.")
-            name = f"{kind}{sum(one.startswith(kind) for one in parameters) + 1}"
+            name = f"{kind}{sum(parameter.startswith(kind) for parameter in parameters) + 1}"
             parameters[name] = {"description": text}
             parts.append(f"{{{name}}}")
         else:
@@ -179,7 +181,7 @@ def address(topic: str) -> tuple[str, dict[str, Any]]:
 
 
 def _key(kind: str, name: str) -> str:
-    """A key of the document: letters, digits, `.`, `-` and `_`; others as their number."""
+    """A key of the document: letters, digits, `.`, `-` and `_`; any other character becomes its code point."""
     return f"{kind}.{re.sub(r'[^A-Za-z0-9-]', lambda found: f'_{ord(found[0]):x}_', name)}"
 
 

@@ -1,4 +1,7 @@
-"""The OpenAPI 3.1 document of the HTTP face, made of the table in operations.py. Values only."""
+"""The OpenAPI 3.1 document of the HTTP port, built from the table in operations.py. Values only.
+
+`http/routes.py` serves it at `/openapi.json`.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -20,8 +23,8 @@ from busway.gateway.documents.operations import (
 
 _ABOUT: Final = (
     "Queues, services and publish/subscribe over HTTP. Commands are JSON objects in one of two forms: flat, or with their control "
-    "fields in a member `headers`; the same goes over a WebSocket at any path. In the second form control fields may also be "
-    "headers of the request, and the body is then the body."
+    "fields in a member `headers`; a WebSocket at any path takes the same. In the second form control fields may also be "
+    "headers of the request, whose body is then the body of the command."
 )
 _PLAIN: Final = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"
 _BASE64: Final = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
@@ -58,8 +61,14 @@ def _operation(operation: Operation) -> dict[str, Any]:
     }
     if operation.parameters:
         made["parameters"] = [
-            {"name": one.name, "in": one.where, "required": one.required, "description": one.text, "schema": one.schema}
-            for one in operation.parameters
+            {
+                "name": parameter.name,
+                "in": parameter.where,
+                "required": parameter.required,
+                "description": parameter.text,
+                "schema": parameter.schema,
+            }
+            for parameter in operation.parameters
         ]
     if operation.body is not None:
         made["requestBody"] = {"required": True, "content": _content(operation.body)}
@@ -85,7 +94,7 @@ def _schemas(*, keys: bool) -> dict[str, Any]:
         "description": f"{CALL.text} The URL names it: `/module/method`.",
         "required": ["headers", "url"],
         "properties": {
-            "headers": _object(_members(COMMON, headed=True), _wanted(keys=keys)),
+            "headers": _object(_members(COMMON, headed=True), _signature(keys=keys)),
             "url": {"type": "string", "pattern": "^/."},
             "method": TEXT,
             "body": {"description": "The list of its arguments."},
@@ -120,9 +129,8 @@ def _schemas(*, keys: bool) -> dict[str, Any]:
 
 def _flat(command: Command, *, keys: bool) -> dict[str, Any]:
     members = _members((*command.fields, *COMMON), headed=False)
-    required = [field.name for field in command.fields if field.required] + _wanted(
-        keys=keys and command.name != "ping"
-    )
+    required = [field.name for field in command.fields if field.required]
+    required += _signature(keys=keys and command.name != "ping")
     if command is not CALL:
         members["cmd"] = {"const": command.name}
         required.append("cmd")
@@ -134,7 +142,7 @@ def _flat(command: Command, *, keys: bool) -> dict[str, Any]:
 def _headers(command: Command, *, keys: bool) -> dict[str, Any]:
     members = _members((*command.fields, *COMMON), headed=True) | {"cmd": {"const": command.name}}
     required = ["cmd", *(field.name_in_headers for field in command.fields if field.required)]
-    required += _wanted(keys=keys and command.name != "ping")
+    required += _signature(keys=keys and command.name != "ping")
     whole: dict[str, Any] = {"headers": _object(members, required)}
     if command.body:
         whole["body"] = {"description": command.body}
@@ -145,7 +153,8 @@ def _texts(command: Command) -> dict[str, Any]:
     return {"description": command.text + (f" Answered with {command.answer}." if command.answer else "")}
 
 
-def _wanted(*, keys: bool) -> list[str]:
+def _signature(*, keys: bool) -> list[str]:
+    """The required members of a signed request; none if the door has no keys."""
     return ["apiKey", "signature"] if keys else []
 
 
@@ -167,7 +176,7 @@ def _event() -> dict[str, Any]:
         "id": text,
         "source": text,
         "type": text,
-        "subject": {**text, "description": "The topic, if the address names none."},
+        "subject": {**text, "description": "The topic, if the URL has none."},
         "time": {**text, "format": "date-time"},
         "datacontenttype": text,
         "dataschema": text,

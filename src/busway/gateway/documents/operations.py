@@ -1,6 +1,6 @@
-"""What can be done over HTTP, as a table: the commands with their fields, and every address with its answers. Values only.
+"""Table of the HTTP interface: the commands with their fields, and every path with its answers. Values only.
 
-The OpenAPI document is made of it, so what is not in this table is not in that.
+`openapi.py` builds the OpenAPI document from this table alone.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ TEXT: Final[Schema] = {"type": "string"}
 NAME: Final[Schema] = {"type": "string", "minLength": 1}
 _FRAGMENT: Final = r"[^/*\u0000-\u001f\u007f-\u009f]+"
 TOPIC: Final[Schema] = {"type": "string", "maxLength": 255, "pattern": f"^{_FRAGMENT}(/{_FRAGMENT})*$"}
-"""Topics may be longer than that, in bytes."""
+"""A topic. The length limit of topics is higher, and counts bytes."""
 PART: Final[Schema] = {"type": "string", "maxLength": 60, "pattern": f"^{_FRAGMENT}$"}
 _ONE: Final = rf"({_FRAGMENT}|\*\*?)"
 PATTERN: Final[Schema] = {"type": "string", "maxLength": 200, "pattern": f"^{_ONE}(/{_ONE})*$"}
@@ -32,7 +32,7 @@ JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A control field of a command. In the headers form some have another name."""
+    """A control field of a command; `headed` is its name in the headers form, if that differs."""
 
     name: str
     schema: Schema
@@ -42,22 +42,27 @@ class Field:
 
     @property
     def name_in_headers(self) -> str:
+        """The name of the field in the headers form."""
         return self.headed or self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
+    """A command with its fields."""
+
     name: str
     text: str
     fields: tuple[Field, ...] = ()
     body: str = ""
-    """What the body is, if it has one."""
+    """Description of the body; empty if the command has none."""
     answer: str = ""
-    """What the body of a good answer is."""
+    """Description of the body of a successful answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
+    """A parameter of an operation."""
+
     name: str
     where: Literal["path", "query", "header"]
     schema: Schema
@@ -65,11 +70,14 @@ class Parameter:
 
     @property
     def required(self) -> bool:
+        """Whether the parameter is required."""
         return self.where == "path"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """A response of an operation."""
+
     status: str
     text: str
     content: Mapping[str, Schema]
@@ -77,6 +85,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
+    """A method of a path."""
+
     method: Literal["get", "post"]
     path: str
     id: str
@@ -87,40 +97,38 @@ class Operation:
     body: Mapping[str, Schema] | None = None
 
 
-_MQ: Final = Field(
-    "mq", TOPIC, "Name of the queue; its messages are stored under the topic of this name.", required=True
-)
+_MQ: Final = Field("mq", TOPIC, "Name of the queue, which is also the topic of its messages.", required=True)
 _CHANNEL: Final = Field("channel", CHANNEL, "Name of the channel.", required=True)
-_ACK: Final = Field("ack", FLAG, "false: the command is not answered if it succeeds.")
+_ACK: Final = Field("ack", FLAG, "false: no answer if the command succeeds.")
 COMMON: Final = (
-    Field("id", IDENT, "Given back in the answer; one is made if it is missing."),
-    Field("apiKey", TEXT, "Whose request it is, where keys are wanted."),
+    Field("id", IDENT, "Repeated in the answer; generated if it is missing."),
+    Field("apiKey", TEXT, "The key of the client; required if the server has keys."),
     Field("signature", TEXT, "HMAC-SHA256 of the request in hexadecimal digits."),
     Field(
         "timestamp",
         SECONDS,
-        "When the request was signed, in seconds or milliseconds since 1970; for keys with a window.",
+        "Time of the signature, in seconds or milliseconds since 1970; required for keys with a window.",
     ),
 )
-"""What every command may have."""
+"""Fields that every command may have."""
 
 COMMANDS: Final = (
     Command(
         "pub",
         "Store a message in a queue.",
-        (_MQ, _ACK, Field("topic", TEXT, "What filters of subscribers look at.", headed="tag")),
+        (_MQ, _ACK, Field("topic", TEXT, "The tag that filters of subscribers match.", headed="tag")),
         body="The message: any JSON value.",
         answer="`OK, PUB (mq=…)`",
     ),
     Command(
         "sub",
-        "Get the messages of a channel as they come, over a WebSocket, over HTTP or as server-sent events.",
+        "Subscribe to the messages of a channel, over a WebSocket, over HTTP or as server-sent events.",
         (
             _MQ,
             _CHANNEL,
             _ACK,
-            Field("window", NUMBER, "How many messages may come before the next `sub` allows more."),
-            Field("topic", TEXT, "Which messages are wanted: `a.*.c;b.#`.", headed="filter"),
+            Field("window", NUMBER, "Number of messages until the next `sub` allows more."),
+            Field("topic", TEXT, "Filter of the messages: `a.*.c;b.#`.", headed="filter"),
         ),
         answer="`OK, SUB (mq=…,channel=…)`, then the messages",
     ),
@@ -130,58 +138,58 @@ COMMANDS: Final = (
         (
             _MQ,
             _CHANNEL,
-            Field("window", NUMBER, "How many at most; 1 if it is missing."),
-            Field("timeout", SECONDS, "Seconds to wait for the first one."),
+            Field("window", NUMBER, "Largest number of messages; default 1."),
+            Field("timeout", SECONDS, "Seconds to wait for the first message."),
         ),
-        answer="a list of messages; with status 604 an empty one",
+        answer="a list of messages; with status 604 an empty list",
     ),
     Command(
         "create",
-        "Make or change a queue, and a channel of it.",
+        "Create or change a queue, and a channel of it.",
         (
             _MQ,
             Field(
                 "mqType",
                 {"enum": ["memory", "disk", "db"]},
-                "Where messages are stored; if it is missing, on disk where the server has a data folder, else in memory.",
+                "Store of the messages; default: disk if the server has a data folder, else memory.",
             ),
-            Field("mqMask", NUMBER, "1: goes with its last subscriber; 2: one subscriber at a time; 8: paused."),
-            Field("channel", CHANNEL, "A channel to make or change, too."),
-            Field("channelMask", NUMBER, "As mqMask, of the channel."),
-            Field("offset", NUMBER, "Where the channel goes on."),
-            Field("checksum", TEXT, "The id of the message that is expected at this offset."),
-            Field("topic", TEXT, "A filter of the channel.", headed="filter"),
+            Field("mqMask", NUMBER, "1: removed with its last subscriber; 2: one subscriber at a time; 8: paused."),
+            Field("channel", CHANNEL, "A channel to create or change, too."),
+            Field("channelMask", NUMBER, "Like mqMask, for the channel."),
+            Field("offset", NUMBER, "The position of the channel."),
+            Field("checksum", TEXT, "The id of the message that must be at this offset."),
+            Field("topic", TEXT, "The filter of the channel.", headed="filter"),
         ),
         answer="`OK, CREATE (mq=…)`",
     ),
     Command(
         "remove",
-        "Remove a channel, or a queue with all that is in it.",
-        (_MQ, Field("channel", CHANNEL, "The channel to remove; without it the queue is.")),
+        "Remove a channel, or a queue with its messages and channels.",
+        (_MQ, Field("channel", CHANNEL, "The channel to remove; without it the queue is removed.")),
         answer="`OK, REMOVE (mq=…)`",
     ),
     Command(
         "query",
-        "Look at a queue or a channel.",
-        (_MQ, Field("channel", CHANNEL, "The channel to look at.")),
+        "Describe a queue or a channel.",
+        (_MQ, Field("channel", CHANNEL, "The channel to describe.")),
         answer="name, type, mask, size and channels of the queue, or name, mask, filter and offset of the channel",
     ),
-    Command("ping", "A sign of life. Over a WebSocket it is answered only if it has an `id`.", answer="`OK, PING`"),
+    Command("ping", "A heartbeat. Over a WebSocket it gets an answer only if it has an `id`.", answer="`OK, PING`"),
     Command(
         "route",
-        "Answer a call that came as a message of a queue.",
+        "Answer a call that arrived as a message of a queue.",
         (
             Field("recver", NAME, "The `sender` of the message.", required=True, headed="target"),
             Field("status", NUMBER, "The status of the answer."),
-            Field("ack", FLAG, "true: this command is answered, too."),
+            Field("ack", FLAG, "true: this command gets an answer, too."),
         ),
-        body="What the caller gets.",
+        body="The body of the answer for the caller.",
         answer="nothing, or `OK`",
     ),
     Command(
         "bind",
-        "Offer URLs: calls of them become messages of the queue.",
-        (_MQ, Field("clearBind", FLAG, "Whether those that were offered before are forgotten; true if it is missing.")),
+        "Bind URLs: their calls become messages of the queue.",
+        (_MQ, Field("clearBind", FLAG, "true: end all earlier bindings; default true.")),
         body="A list of `{url, mq}`.",
         answer="`OK, BIND URL (mq=…)`",
     ),
@@ -195,9 +203,9 @@ CALL: Final = Command(
         Field("module", TEXT, "The module of the method."),
         Field("params", {"type": ["array", "object", "null"]}, "The arguments."),
         Field("mq", TOPIC, "The queue or topic of the service."),
-        Field("timeout", SECONDS, "Seconds that the service has."),
+        Field("timeout", SECONDS, "Seconds within which the service must answer."),
     ),
-    answer="what the method returned; with status 500 what it raised",
+    answer="the result of the method; with status 500 its error",
 )
 """A request without `cmd`."""
 
@@ -206,9 +214,7 @@ def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-_BODY: Final[Schema] = {
-    "description": "In the headers form: the body alone, its control fields are headers of the answer."
-}
+_BODY: Final[Schema] = {"description": "In the headers form: the body alone, with the control fields in HTTP headers."}
 REPLY: Final[Schema] = {"anyOf": [_ref("FlatReply"), _BODY]}
 _REPLY: Final[Mapping[str, Schema]] = {JSON: REPLY, "text/plain": TEXT}
 _ERROR: Final[Mapping[str, Schema]] = {JSON: _ref("Error")}
@@ -217,32 +223,32 @@ _HEALTH: Final[Mapping[str, Schema]] = {JSON: _ref("Health")}
 _UNSIGNED: Final = Answer("403", "The key is missing or wrong.", {JSON: _ref("FlatReply")})
 _DONE: Final = Answer(
     "200",
-    "Done. A `sub` is answered without end: lines of JSON, or server-sent events if they are accepted.",
+    "Success. The answer to a `sub` does not end: JSON lines, or server-sent events if the client accepts them.",
     {**_REPLY, "application/x-ndjson": TEXT, "text/event-stream": TEXT},
 )
 _REFUSALS: Final = (
-    Answer("400", "The request can't be understood.", _REPLY),
-    Answer("403", "The key is missing or wrong, or may not do this.", _REPLY),
-    Answer("404", "There is no such queue, channel, command or service.", _REPLY),
-    Answer("408", "The request did not come in time.", _REPLY),
+    Answer("400", "The request is invalid.", _REPLY),
+    Answer("403", "The key is missing or wrong, or does not allow the command.", _REPLY),
+    Answer("404", "The queue, channel, command or service does not exist.", _REPLY),
+    Answer("408", "The request did not arrive in time.", _REPLY),
     Answer("413", "The request is too large.", _REPLY),
     Answer("421", "The request is for another host.", _REPLY),
-    Answer("500", "It failed; for a call, the service did.", _REPLY),
-    Answer("502", "The service went away before it answered.", _REPLY),
-    Answer("503", "The bus is not there for now.", _REPLY),
-    Answer("504", "It took too long.", _REPLY),
-    Answer("default", "604: there are no messages to take.", _REPLY),
+    Answer("500", "The command or the called service failed.", _REPLY),
+    Answer("502", "The service disconnected before it answered.", _REPLY),
+    Answer("503", "The bus is temporarily unavailable.", _REPLY),
+    Answer("504", "The request timed out.", _REPLY),
+    Answer("default", "604: the channel has no messages to take.", _REPLY),
 )
 _EVENT_REFUSALS: Final = tuple(
     Answer(status, text, _ERROR)
     for status, text in (
-        ("400", "What was sent is no event, or the topic is none."),
-        ("403", "The key is missing or wrong, or may not use this topic."),
-        ("408", "The request did not come in time."),
-        ("413", "Something is too large."),
+        ("400", "The event or the topic is invalid."),
+        ("403", "The key is missing or wrong, or does not allow the topic."),
+        ("408", "The request did not arrive in time."),
+        ("413", "The request, the topic or a field is too large."),
         ("421", "The request is for another host."),
-        ("503", "The bus is not there, or can't store it."),
-        ("504", "It took too long."),
+        ("503", "The bus is unavailable, or can't store the event."),
+        ("504", "The request timed out."),
     )
 )
 
@@ -252,14 +258,14 @@ def _events(event: Schema) -> Mapping[str, Schema]:
 
 
 _PUBLISHED: Final = (
-    Answer("200", "How many were published, and with `durable` where they are stored.", {JSON: _ref("Published")}),
+    Answer("200", "The number of published events, with `durable` also their positions.", {JSON: _ref("Published")}),
     *_EVENT_REFUSALS,
-    Answer("415", "This format of events is not spoken here.", _ERROR),
+    Answer("415", "The format of the events is not supported.", _ERROR),
 )
 _DURABLE: Final = Parameter(
     "durable", "query", {"enum": ["0", "1", "true", "false"]}, "1: answer when the events are stored."
 )
-_TOPIC: Final = Parameter("topic", "path", TOPIC, "A topic; slashes in it need no escape.")
+_TOPIC: Final = Parameter("topic", "path", TOPIC, "A topic; its slashes need no escape.")
 _CMD: Final = Field("cmd", {"enum": [command.name for command in COMMANDS]}, "The command.")
 _QUERY: Final = tuple(
     Parameter(field.name, "query", field.schema if "enum" in field.schema else TEXT, field.text)
@@ -277,8 +283,8 @@ _PATH: Final = (
 _PARAMS: Final = Parameter("params", "path", PART, "Arguments, with slashes between them: each is a text.")
 _RETURNED: Final[Mapping[str, Schema]] = {JSON: ANY, "text/plain": TEXT, "*/*": ANY}
 _CALLED: Final = (
-    Answer("200", "What the method returned: the body alone, of the content type that the service gives.", _RETURNED),
-    *(Answer(one.status, one.text, _RETURNED) for one in _REFUSALS),
+    Answer("200", "The result of the method: the body alone, with the content type of the service.", _RETURNED),
+    *(Answer(refusal.status, refusal.text, _RETURNED) for refusal in _REFUSALS),
 )
 _ARGUMENTS: Final[Mapping[str, Schema]] = {JSON: {"type": "array"}}
 
@@ -288,7 +294,7 @@ OPERATIONS: Final = (
         "/",
         "command",
         "commands",
-        "A command, or a call of a service, as a JSON object in either form; it is answered in the same one. Any path will do.",
+        "A command, or a call of a service, as a JSON object in either form, at any path. The answer has the same form.",
         (_DONE, *_REFUSALS),
         body={JSON: {"oneOf": [_ref("FlatRequest"), _ref("HeadersRequest")]}},
     ),
@@ -326,8 +332,8 @@ OPERATIONS: Final = (
         "/events",
         "publishEvents",
         "events",
-        "Publish CloudEvents, each on the topic that is its subject: one in structured mode, a batch, or one in binary mode: with its "
-        "attributes as headers `ce-…` and its data as the body.",
+        "Publish CloudEvents, each on the topic that is its subject: one in structured mode, a batch, or one in binary mode "
+        "with its attributes as headers `ce-…` and its data as the body.",
         _PUBLISHED,
         (_DURABLE,),
         _events({"allOf": [_ref("Event"), {"required": ["subject"], "properties": {"subject": TOPIC}}]}),
@@ -347,7 +353,7 @@ OPERATIONS: Final = (
         "/events/{topic}",
         "readEvents",
         "events",
-        "Messages as CloudEvents: as server-sent events without end, or with `max` or `wait` as one batch.",
+        "Messages as CloudEvents: an endless stream of server-sent events, or with `max` or `wait` one batch.",
         (
             Answer(
                 "200",
@@ -362,16 +368,18 @@ OPERATIONS: Final = (
                 "since",
                 "query",
                 {"type": "string", "examples": ["all", "1h", "2026-11-05T17:31:00Z"]},
-                "From where stored messages come first: `all`, `1h`, a time, a position.",
+                "Send stored messages first, from this start: `all`, `1h`, a time, a position.",
             ),
-            Parameter("max", "query", {"type": "integer", "minimum": 1, "maximum": 10_000}, "How many at most."),
+            Parameter(
+                "max", "query", {"type": "integer", "minimum": 1, "maximum": 10_000}, "Largest number of events."
+            ),
             Parameter(
                 "wait",
                 "query",
                 {"type": "number", "minimum": 0, "maximum": 300},
-                "Seconds to wait for the first; what follows within a moment comes with it.",
+                "Seconds to wait for the first event; the batch includes events that follow within a moment.",
             ),
-            Parameter("Last-Event-ID", "header", TEXT, "As `since`; a browser sends it when it comes back."),
+            Parameter("Last-Event-ID", "header", TEXT, "Like `since`; a browser sends it when it reconnects."),
         ),
     ),
     Operation(
@@ -379,23 +387,29 @@ OPERATIONS: Final = (
         "/healthz",
         "health",
         "operation",
-        "Whether the process lives.",
-        (Answer("200", "It does.", _HEALTH), Answer("503", "Its event loop is too slow.", _HEALTH)),
+        "Liveness of the process.",
+        (
+            Answer("200", "The process is healthy.", _HEALTH),
+            Answer("503", "The event loop is too slow.", _HEALTH),
+        ),
     ),
     Operation(
         "get",
         "/readyz",
         "readiness",
         "operation",
-        "Whether clients should come here.",
-        (Answer("200", "They should.", _HEALTH), Answer("503", "They should not, and why.", _HEALTH)),
+        "Readiness for clients.",
+        (
+            Answer("200", "The server is ready.", _HEALTH),
+            Answer("503", "The server is not ready; the body has the reasons.", _HEALTH),
+        ),
     ),
     Operation(
         "get",
         "/metrics",
         "metrics",
         "operation",
-        "Figures for Prometheus.",
+        "Metrics for Prometheus.",
         (Answer("200", "Text or OpenMetrics.", {"text/plain": TEXT, "application/openmetrics-text": TEXT}),),
     ),
     Operation(
@@ -419,7 +433,7 @@ OPERATIONS: Final = (
         "/services",
         "services",
         "operation",
-        "Modules and methods that can be called, to look at or as JSON.",
+        "Modules and methods that can be called, as a page or as JSON.",
         (Answer("200", "Modules.", {JSON: {"type": "object"}, "text/html": TEXT}), _UNSIGNED),
     ),
 )

@@ -1,7 +1,7 @@
-"""The commands of the JSON door, each in terms of streams, channels and services of the bus.
+"""Commands of the JSON door: maps each command of a client to streams, channels and services of the bus.
 
-`run` begins one: it is done when it returns, or when what it returned is awaited. A `pub` is neither awaited nor given a task:
-it is answered as soon as the bus says that it is stored, and before anything is delivered for it.
+Sessions call `run`. A command is done when `run` returns, or when the returned coroutine ends. A `pub` needs neither a
+coroutine nor a task: the session answers as soon as the broker confirms the message, before its delivery.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from busway.client.bus import Bus
 from busway.client.durable.publisher import PendingPublish
 from busway.errors import BusError, Code
 from busway.gateway.auth.guard import Guard
+from busway.gateway.http import fast_publish
 from busway.gateway.json import envelope
 from busway.gateway.json.config import Http
 from busway.gateway.json.counters import Counters
@@ -21,7 +22,7 @@ from busway.gateway.json.envelope import FLAT, Request
 from busway.gateway.json.session import Session
 from busway.gateway.json.statuses import BAD, FAILED, NO_CMD, NO_DATA, NOT_FOUND, OK, Refused
 from busway.gateway.queues import filters
-from busway.gateway.queues.calls import WENT, Calls
+from busway.gateway.queues.calls import GONE_TEXT, Calls
 from busway.gateway.queues.consumers import QueueConsumers
 from busway.gateway.queues.names import DELETE_ON_EXIT, channel_name
 from busway.gateway.queues.queues import Queue, Queues
@@ -34,25 +35,25 @@ Later: TypeAlias = Coroutine[Any, Any, None]
 Command: TypeAlias = Callable[[Session, Request], Later | None]
 
 _MOST: Final = 1024
-"""Messages that a `take` gets at once."""
+"""Most messages of one `take`."""
 
 
 class Commands:
-    """What clients may ask for."""
+    """The commands, and the state that the clients of a door share."""
 
     def __init__(self, bus: Bus, queues: Queues, settings: Http, guard: Guard) -> None:
         self._bus = bus
         self._publish = bus.publish
         self.open = not guard.wanted
-        """Whether nobody has to sign anything."""
+        """Whether requests need no signature, because the door has no keys."""
         self._settings = settings
         self._guard = guard
         self.queues = queues
-        self.taps = QueueConsumers(bus, settings.aside)
+        self.consumers = QueueConsumers(bus, settings.aside)
         self.sessions: dict[str, Session] = {}
         self.counters = Counters()
-        self.offers = DoorServices(bus, queues, settings, self)
-        self.calls = Calls(bus, queues, self.offers, settings, guard, self.publish)
+        self.services = DoorServices(bus, queues, settings, self)
+        self.calls = Calls(bus, queues, self.services, settings, guard, self.publish)
         self._tasks: set[asyncio.Task[None]] = set()
         self._table: dict[str, Command] = {
             "pub": self._pub,
@@ -67,27 +68,27 @@ class Commands:
         }
 
     def run(self, session: Session, request: Request) -> Later | None:
-        """Begin a command. Raises Refused, or what the bus says."""
+        """Start a command. Raises Refused, a BusError, ValueError or TypeError."""
         cmd = request.cmd
         if self._guard.wanted and cmd != "ping":
             self._guard.check(request)
         if cmd is None:
-            if not request.is_call and not (request.at_root and self.offers.root is not None):
+            if not request.is_call and not (request.at_root and self.services.root is not None):
                 request.plain = False
                 raise Refused(BAD, NO_CMD)
-            self.counters.asked("call")
+            self.counters.requested("call")
             self.calls.begin(session, request)
             return None
         if (command := self._table.get(cmd)) is None:
-            self.counters.asked("unknown")
+            self.counters.requested("unknown")
             raise Refused(NOT_FOUND, f"Command({cmd}) Not Found")
-        self.counters.asked(cmd)
+        self.counters.requested(cmd)
         return command(session, request)
 
     async def _allow(self, request: Request, what: str, mq: str, shown: str | None = None) -> None:
-        """Refuse what the key does not allow for a queue, or a channel of it, whether it is there or not.
+        """Refuse a request for a queue or its channel unless the key allows all topics concerned. They need not exist.
 
-        A stream may have more topics than the one that it is called by, and so may its channels: then all of them count.
+        The stream of a queue may take further topics, and so may a channel deliver them: the key must allow each.
         """
         if not self._guard.wanted:
             return
@@ -95,7 +96,7 @@ class Commands:
         queue = self.queues.find(mq)
         if queue is None or queue.topics == (queue.topic,):
             return
-        for topic in queue.topics if shown is None else await self.queues.reach(queue, shown):
+        for topic in queue.topics if shown is None else await self.queues.channel_topics(queue, shown):
             self._guard.allow(request, what, topic)
 
     # Messages.
@@ -116,18 +117,18 @@ class Commands:
             raise Refused(NOT_FOUND, f"MQ({mq}) Not Found")
         session.busy += 1
         try:
-            placing = self.publish(queue, request, session.id)
+            pending = self.publish(queue, request, session.id)
         except BaseException:
             session.busy -= 1
             raise
         done = partial(self._stored, session, request, queue, mq if ack else None)
-        if type(placing) is PendingPublish:
-            placing.answer.add_done_callback(done)
-        else:  # much is under way: it has to wait for room
-            asyncio.ensure_future(placing).add_done_callback(done)
+        if type(pending) is PendingPublish:
+            pending.answer.add_done_callback(done)
+        else:  # the client of the bus has too much in flight, so the publish must wait
+            asyncio.ensure_future(pending).add_done_callback(done)
 
     def publish(self, queue: Queue, request: Request, sender: str) -> Coroutine[Any, Any, Any]:
-        """Store the message that a request is; under way when this returns."""
+        """Publish the message of a request durably; the result is done when it is stored."""
         assert queue.topic is not None
         payload, fields = envelope.stored(request, request.ident, sender)
         return self._publish(queue.topic, payload, fields=fields, durable=True)
@@ -135,12 +136,12 @@ class Commands:
     def _stored(
         self, session: Session, request: Request, queue: Queue, mq: str | None, answer: "asyncio.Future[Any]"
     ) -> None:
-        """What became of a `pub`; without `mq` it is told only if it failed."""
+        """Answer a `pub` whose message is stored or refused. Without `mq` the client gets only errors."""
         session.busy -= 1
         error = answer.exception() if not answer.cancelled() else Refused(FAILED, "the broker stops")
         if error is not None:
             session.fail(request, error if isinstance(error, Exception) else Refused(FAILED, str(error)))
-        elif answer.result().stream != queue.stream:  # it was removed at the same moment
+        elif answer.result().stream != queue.stream:  # the queue was removed at the same moment
             session.fail(request, Refused(NOT_FOUND, f"MQ({mq or queue.topic}) Not Found"))
         elif mq is not None:
             session.acked(request.form, request.ident, queue, mq)
@@ -155,38 +156,39 @@ class Commands:
             raise Refused(BAD, "window must be 0 or more")
         ack = request.flag("ack", True)
         key = queue.stream, channel_name(shown)
-        one = session.subscribers.get(key)
+        subscriber = session.subscribers.get(key)
         name = "topic" if request.form == FLAT else "filter"
         text = request.text(name)
-        if one is not None and request.head.get(name) is None:  # clients renew their credit without the filter
-            text = one.filter
+        if subscriber is not None and request.head.get(name) is None:  # clients renew their credit without the filter
+            text = subscriber.filter
         takes = filters.takes(filters.check(text)) if text else None
         body = f"OK, SUB (mq={mq},channel={shown})"
-        if one is not None and not one.tap.ended:
-            one.credit, one.filter, one.takes, one.form = window, text, takes, request.form
+        if subscriber is not None and not subscriber.consumer.ended:
+            subscriber.credit, subscriber.filter, subscriber.takes, subscriber.form = window, text, takes, request.form
             if ack:
                 session.answer(request.form, request.ident, OK, body)
-            one.tap.ring.changed()
-            one.tap.look()
+            subscriber.consumer.subscribers.changed()
+            subscriber.consumer.dispatch()
             return
-        tap = await self._tap(queue, mq, shown)
-        self.taps.check(tap, session)
+        consumer = await self._open_consumer(queue, mq, shown)
+        self.consumers.check(consumer, session)
         if session.gone:
-            self.taps.released(tap)
+            self.consumers.released(consumer)
             return
         if ack:
             session.answer(request.form, request.ident, OK, body)
-        if one is not None:
-            self.taps.leave(one)
-        one = Subscriber(session, request.form, mq, shown, window, text, takes)
-        session.subscribers[key] = one
-        tap.subscribe(one)
+        if subscriber is not None:
+            self.consumers.leave(subscriber)
+        prefix = fast_publish.prefix(mq, shown)
+        subscriber = Subscriber(session, request.form, mq, shown, window, text, takes, prefix=prefix)
+        session.subscribers[key] = subscriber
+        consumer.subscribe(subscriber)
         if shown == mq and queue.topic is not None and self._guard.may(request, "serve", queue.topic):
-            await self.offers.add(session, queue.topic, mq, mq if mq.startswith("/") else None)
+            await self.services.add(session, queue.topic, mq, mq if mq.startswith("/") else None)
 
-    async def _tap(self, queue: Queue, mq: str, shown: str) -> Any:
+    async def _open_consumer(self, queue: Queue, mq: str, shown: str) -> Any:
         try:
-            return await self.taps.open(queue, shown)
+            return await self.consumers.open(queue, shown)
         except BusError as error:
             if error.code == Code.NO_CHANNEL:
                 raise Refused(NOT_FOUND, f"Channel({shown}) Not Found") from None
@@ -195,21 +197,21 @@ class Commands:
             raise
 
     def _take(self, session: Session, request: Request) -> None:
-        session.beside(request, self._taken(session, request))
+        session.background(request, self._take_and_answer(session, request))
 
-    async def _taken(self, session: Session, request: Request) -> None:
+    async def _take_and_answer(self, session: Session, request: Request) -> None:
         mq, shown = _mq(request), _channel(request)
         await self._allow(request, "subscribe", mq, shown)
         queue = self.queues.get(mq)
         most = request.number("window")
         most = max(1, min(most if most is not None else 1, _MOST))
         timeout = min(request.seconds("timeout") or 0.0, self._settings.longest)
-        tap = await self._tap(queue, mq, shown)
-        self.taps.check(tap, session)
+        consumer = await self._open_consumer(queue, mq, shown)
+        self.consumers.check(consumer, session)
         try:
-            messages = await tap.take(most, timeout)
+            messages = await consumer.take(most, timeout)
         finally:
-            self.taps.released(tap)
+            self.consumers.released(consumer)
         self.counters.delivered += len(messages)
         body = [envelope.shown(request.form, mq, shown, message, queue.base) for message in messages]
         head = {"mq": mq, "channel": shown}
@@ -226,7 +228,7 @@ class Commands:
         mask, offset = request.number("channelMask"), request.number("offset")
         topic, checksum = request.text("topic") or request.text("filter"), request.text("checksum")
         if shown is not None:
-            channel_name(shown)  # one that can't be is found before the queue is made
+            channel_name(shown)  # refuses a wrong name before the queue is created
             await self._allow(request, "manage", mq, shown)
         if (whole := request.number("mqMask")) is not None:
             await self._allow(request, "manage", mq)
@@ -251,14 +253,14 @@ class Commands:
         session.answer(request.form, request.ident, OK, found)
 
     def _ping(self, session: Session, request: Request) -> None:
-        """A sign of life. Without an id it is not answered: the released clients send it so, and don't know what to do with an answer."""
+        """Answer a heartbeat if it has an id. Released clients send it without an id and can't handle an answer."""
         if request.ident is not None:
             session.answer(request.form, request.ident, OK, "OK, PING")
 
     # Services.
 
     def _route(self, session: Session, request: Request) -> None:
-        """Pass the answer of a service on to who asked it."""
+        """Send the answer of a service to the session that called it."""
         target = request.text("recver" if request.form == FLAT else "target") or request.text("target")
         if target is None:
             raise Refused(BAD, f"Missing {'recver' if request.form == FLAT else 'target'} field")
@@ -275,45 +277,47 @@ class Commands:
         clear = request.flag("clearBind", True)
         self._guard.allow(request, "serve", mq)
         self.queues.get(mq)
-        urls = self.offers.urls(mq, request.body)
+        urls = self.services.urls(mq, request.body)
         for topic in urls:
             self._guard.allow(request, "serve", topic)
-        await self.offers.bind(session, mq, urls, clear=clear)
+        await self.services.bind(session, mq, urls, clear=clear)
         session.answer(request.form, request.ident, OK, f"OK, BIND URL (mq={mq})")
 
-    # Clients come and go.
+    # Disconnected clients.
 
     def left(self, session: Session) -> None:
-        """A client is gone: its subscriptions and services are, and queues that go with their last subscriber."""
+        """A client has disconnected: remove its subscriptions, its services and its queues with DELETE_ON_EXIT."""
         self.sessions.pop(session.id, None)
         self.calls.left(session)
-        passing, served = set(), set()
-        for one in session.subscribers.values():
-            self.taps.leave(one)
-            if one.tap.queue.mask & DELETE_ON_EXIT:
-                passing.add(one.mq)
-            if self.calls.pending(one.tap.queue.stream) or self.offers.pending(one.tap.queue.stream):
-                served.add(one.tap.queue)
+        temporary, served = set(), set()
+        for subscriber in session.subscribers.values():
+            self.consumers.leave(subscriber)
+            if subscriber.consumer.queue.mask & DELETE_ON_EXIT:
+                temporary.add(subscriber.mq)
+            if self.calls.pending(subscriber.consumer.queue.stream) or self.services.pending(
+                subscriber.consumer.queue.stream
+            ):
+                served.add(subscriber.consumer.queue)
         session.subscribers.clear()
-        self._later(self.offers.leave(session))
+        self._later(self.services.leave(session))
         for queue in served:
             self._later(self._unserved(queue))
-        for mq in passing:
-            self._later(self._let_go(mq))
+        for mq in temporary:
+            self._later(self._remove_queue(mq))
 
-    async def _let_go(self, mq: str) -> None:
+    async def _remove_queue(self, mq: str) -> None:
         queue = self.queues.find(mq)
-        if queue is None or self.taps.subscribers(queue.stream):
+        if queue is None or self.consumers.subscribers(queue.stream):
             return
-        await self.taps.drained(queue.stream)
+        await self.consumers.close_unused(queue.stream)
         if not await self.queues.consumers(queue):
             await self.queues.remove(mq)
 
     async def _unserved(self, queue: Queue) -> None:
-        """What a service was given and has not answered it can't any more; if it was the last one, callers are told."""
-        if not await self.offers.served(queue):
+        """A service has disconnected. If it was the last one of the queue, answer its calls in flight with an error."""
+        if not await self.services.served(queue):
             self.calls.unserved(queue.stream)
-            self.offers.unserved(queue.stream, WENT)
+            self.services.unserved(queue.stream, GONE_TEXT)
 
     def _later(self, work: Later) -> None:
         task = asyncio.get_running_loop().create_task(_quiet(work))
@@ -321,18 +325,18 @@ class Commands:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Nobody is there any more; finish what goes on."""
+        """Finish the running tasks, and close all consumers and services."""
         while self._tasks:
             await asyncio.wait(self._tasks)
-        await self.taps.close()
-        await self.offers.close()
+        await self.consumers.close()
+        await self.services.close()
 
 
 async def _quiet(work: Later) -> None:
     try:
         await work
     except BusError as error:
-        log.debug("after a client has left: %s", error)
+        log.debug("can't clean up after a disconnected client: %s", error)
 
 
 def _mq(request: Request) -> str:

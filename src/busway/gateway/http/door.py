@@ -1,4 +1,7 @@
-"""The JSON door of a server: HTTP and WebSocket on one port, from its start to its drained stop. A driver."""
+"""The JSON door of a server: opens the port for HTTP and WebSocket, accepts clients, and drains them at the stop. A driver.
+
+`busway.serve(http=...)` creates it, and the server opens and closes it.
+"""
 
 import asyncio
 import logging
@@ -26,7 +29,7 @@ from busway.transport.interfaces import is_exposed
 
 try:
     from busway.gateway.http.websocket_picows import Front
-except ImportError:  # picows is not there; aiohttp reads WebSockets, too
+except ImportError:  # without picows aiohttp reads WebSockets
     Front = None  # type: ignore[assignment, misc]
 
 if TYPE_CHECKING:
@@ -35,14 +38,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.gateway")
 
 _SWEEP: Final = 1.0
-"""Seconds between two looks for clients that are silent or take nothing."""
+"""Seconds between two checks for silent and stalled clients."""
 
 _LINGER: Final = 2.0
-"""Seconds in which what is left of a refused request is read, so that its sender sees the answer."""
+"""Seconds for which aiohttp reads the rest of a refused request, so that its client can read the answer."""
 
 
 class JsonDoor:
-    """Made by `busway.serve(http=...)`."""
+    """The JSON door: its listener, its clients and its connection to the bus."""
 
     kind = "http"
 
@@ -58,7 +61,7 @@ class JsonDoor:
         self.origins = Origins(self._host, settings.hosts, settings.cors)
         self._sockets: set[Socket] = set()
         self.fronts: set[Any] = set()
-        """Connections that have not said what they want."""
+        """Connections whose first request is not complete."""
         self._empty = asyncio.Event()
         self._empty.set()
         self.bus: Bus | None = None
@@ -69,12 +72,12 @@ class JsonDoor:
 
     @property
     def address(self) -> str:
-        """Where it is reached."""
+        """The URL of the door."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}"
 
     def welcome(self) -> str:
-        """For people who open its address: what it is, and what to try."""
+        """The text for people who open the address in a browser."""
         native = " or ".join(self._server.addresses) or "it only within its process"
         return (
             f"Busway {__version__}: the HTTP and WebSocket port of the broker {self._server.name!r}.\n\n"
@@ -88,12 +91,12 @@ class JsonDoor:
 
     @property
     def commands(self) -> Commands:
-        """What its clients may ask for."""
+        """The commands of the open door."""
         assert self._commands is not None
         return self._commands
 
     def figures(self) -> dict[str, Any]:
-        """What it has counted, and who is there."""
+        """Its counters and its numbers of clients and channels."""
         counters = self.commands.counters
         return {
             "sockets": len(self._sockets),
@@ -102,13 +105,13 @@ class JsonDoor:
             "forbidden": self.guard.refused,
             "delivered": counters.delivered,
             "slow": counters.slow,
-            "channels": len(self.commands.taps),
+            "channels": len(self.commands.consumers),
         }
 
     # From start to stop.
 
     async def open(self) -> None:
-        """Listen."""
+        """Connect to the bus, and listen. Raises ListenFailed."""
         loop = asyncio.get_running_loop()
         if not self.guard.wanted and await is_exposed(self._host):
             self._exposure.open(HTTP, self.address, "keys")
@@ -138,7 +141,7 @@ class JsonDoor:
         self._sweeper = loop.create_task(self._sweep(), name="busway http sweep")
 
     async def close(self, seconds: float) -> None:
-        """Take no more, tell those that are there, let what waits for them flow out."""
+        """Stop listening, disconnect the clients after their queued data, and close the bus, within `seconds`."""
         self.closing = True
         deadline = asyncio.get_running_loop().time() + seconds
         if self._listener is not None:
@@ -148,7 +151,7 @@ class JsonDoor:
         for front in list(self.fronts):
             front.abort()
         for socket in list(self._sockets):
-            socket.part(GOING_AWAY, "the broker stops")
+            socket.disconnect(GOING_AWAY, "the broker stops")
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self._empty.wait()
@@ -169,14 +172,14 @@ class JsonDoor:
         while True:
             await asyncio.sleep(_SWEEP)
             now = loop.time()
-            self.commands.taps.sweep(now)
+            self.commands.consumers.sweep(now)
             for socket in list(self._sockets):
                 if socket.full_since is not None and now - socket.full_since > self.settings.stall:
                     self.commands.counters.slow += 1
-                    log.warning("a WebSocket client took nothing for %g s, and is closed", self.settings.stall)
-                    socket.part(TOO_SLOW, "too slow")
+                    log.warning("closing a WebSocket client that read nothing for %g s", self.settings.stall)
+                    socket.disconnect(TOO_SLOW, "too slow")
                 elif now - socket.seen > self.settings.idle:
-                    socket.part(GOING_AWAY, f"silent for {self.settings.idle:g} s")
+                    socket.disconnect(GOING_AWAY, f"silent for {self.settings.idle:g} s")
 
     # Connections.
 
@@ -184,13 +187,13 @@ class JsonDoor:
         return self.plain() if Front is None else Front(self)
 
     def plain(self) -> Any:
-        """A protocol that speaks HTTP."""
+        """The HTTP protocol of aiohttp for a connection."""
         assert self._runner is not None
         assert self._runner.server is not None
         return self._runner.server()
 
     def socket(self, transport: Any) -> Socket:
-        """A client over a WebSocket."""
+        """The session of a new WebSocket client."""
         made = Socket(
             self.commands,
             self._pubs,
@@ -210,13 +213,20 @@ class JsonDoor:
             self._empty.set()
 
     def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        """Why a request is refused unread: it is for another host, a page of another site sends it, or there are too many clients."""
+        """Status and text if a request is refused unread; else None.
+
+        The door refuses a request for another host, while it closes, above its limit of clients, and from a page of
+        an origin that may not call it.
+        """
         if (text := self.origins.misdirected(headers)) is not None:
             return MISDIRECTED, text
         if self.closing:
             return AWAY, "the broker stops"
         if len(self._sockets) >= self.settings.clients:
-            return AWAY, f"{self.settings.clients} clients are there already"
+            return AWAY, f"the limit of {self.settings.clients} clients is reached"
         if self.origins.foreign(headers):
-            return FORBIDDEN, f"pages of {headers.get('Origin') or 'other origins'} may not call it (setting cors)"
+            return (
+                FORBIDDEN,
+                f"pages of {headers.get('Origin') or 'other origins'} may not call the door (setting cors)",
+            )
         return None

@@ -1,6 +1,6 @@
-"""The short way of the commonest message: a flat `pub` of a text or of JSON with an id that is a text, and nothing else. Values only.
+"""Fast path of a flat `pub` whose body is a text or JSON and whose id is a text: reads frames and writes answers by table.
 
-What it can't do says so, and goes the long way; the message is the same by either.
+`websocket.py` calls it. Anything unusual falls back to the general path, which must produce the same message. Values only.
 """
 
 from typing import Any, Final, Literal, TypeAlias
@@ -13,10 +13,10 @@ from busway.gateway.json import bodies
 _SIGNS: Final = b'{["-0123456789tfn \t\r\n'
 _BYTES: Final = frozenset(_SIGNS)
 _QUOTE: Final = ord('"')
-_ESCAPE: Final = ord("\\")  # to look for a number in bytes is ten times as fast as for bytes
+_ESCAPE: Final = ord("\\")  # searching bytes for a number is ten times as fast as for bytes
 _EMPTY: Final = 2
 _SHORT: Final = 33
-"""Longest id, with its quotes, whose MessagePack has one letter in front."""
+"""Longest id, with its quotes, whose MessagePack header is one byte."""
 
 
 class _Pub(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -35,26 +35,27 @@ class _Flat(msgspec.Struct, gc=False):
 
 
 Pub: TypeAlias = tuple[str, bytes, bytes, bytes, bytes, bool]
-"""A message to publish: its queue, its payload, its fields as they are on the wire, id and body as they are in JSON, and whether it is answered."""
+"""A message to publish: queue, payload, fields in MessagePack, id and body in JSON, and whether the client wants an answer."""
 
 _pub: Final = msgspec.json.Decoder(_Pub).decode
 _encode: Final = msgspec.json.Encoder().encode
 _pack: Final = msgspec.msgpack.Encoder().encode
 _LENGTHS: Final = [bytes((max(158 + size, 160),)) for size in range(_SHORT + 1)]
-"""How MessagePack begins a text, by its length with quotes."""
+"""The MessagePack header of a text, by its length with quotes."""
 _TWO: Final = [b"\x82\xa2id" + length for length in _LENGTHS]
-"""How fields begin: a map of two whose first is the id; or of three."""
+"""The beginning of a map of two fields whose first is the id."""
 _THREE: Final = [b"\x83\xa2id" + length for length in _LENGTHS]
+"""The beginning of a map of three fields whose first is the id."""
 _TEXT: Final = _pack(bodies.MARK) + _pack(bodies.TEXT)
 
 
 def packed(sender: str) -> bytes:
-    """A part of the fields of all that a client publishes."""
+    """The field `sender` in MessagePack, which is part of every message of a client."""
     return _pack("sender") + _pack(sender)
 
 
 def read(data: bytes, sender: bytes) -> Pub | None:
-    """What a frame publishes; None: it goes the long way."""
+    """The message that a frame publishes. None: the general path must read it."""
     try:
         pub = _pub(data)
         if not data.isascii():
@@ -77,22 +78,22 @@ def read(data: bytes, sender: bytes) -> Pub | None:
 
 
 def sent_by(sender: str) -> bytes:
-    """How all that a client publishes goes on, for those who get it."""
+    """The JSON of the member `sender`, which subscribers get with every message of a client."""
     return b'"sender":' + _encode(sender) + b',"id":'
 
 
 def tail(sent_by: bytes, ident: bytes, offset: int, body: bytes) -> bytes:
-    """What a subscriber of the flat form without a window gets of a message behind how it begins."""
+    """The JSON of a message after the prefix, for subscribers of the flat form without a window."""
     return b'%b%b,"offset":%d,"body":%b}' % (sent_by, ident, offset, body)
 
 
-def begin(mq: str, channel: str) -> bytes:
-    """How every message of a subscription begins."""
+def prefix(mq: str, channel: str) -> bytes:
+    """The beginning of the JSON of every message of a subscription."""
     return _encode({"mq": mq, "channel": channel})[:-1] + b","
 
 
 def plain(message: Message, base: int) -> bytes | None:
-    """The same of a stored message; None: it has more, and goes the long way."""
+    """The same as tail(), made of a stored message. None: the message has other fields, so the general path must write it."""
     fields = message.fields
     if len(fields) != 2:
         return None
@@ -112,7 +113,7 @@ def plain(message: Message, base: int) -> bytes | None:
 
 
 def framed(size: int) -> bytes:
-    """What comes before a text message of a server."""
+    """The header of a WebSocket text frame of `size` bytes that a server sends."""
     if size < len(_HEADS):
         return _HEADS[size]
     if size < 65_536:

@@ -1,4 +1,7 @@
-"""Plain HTTP clients of the JSON door: a request, one answer, or for `sub` a stream of them. A driver over aiohttp."""
+"""Plain HTTP clients of the JSON door: one answer per request, or a stream of messages for `sub`. A driver over aiohttp.
+
+`routes.py` passes each request to `Handler` that is neither a page nor an upgrade to a WebSocket.
+"""
 
 import asyncio
 import base64
@@ -28,11 +31,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.gateway")
 
 _JSON: Final = "application/json"
-_EVENTS: Final = "text/event-stream"
+_SSE: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
-_LOOKING: Final = frozenset({"query", "ping"})
-"""Commands that change nothing. A `sub` and a `take` move their channel."""
-_OURS: Final = frozenset(
+_READING: Final = frozenset({"query", "ping"})
+"""Commands that change nothing. A `sub` and a `take` move the position of their channel."""
+_PROTECTED: Final = frozenset(
     {
         "connection",
         "content-encoding",
@@ -46,13 +49,13 @@ _OURS: Final = frozenset(
         "upgrade",
     }
 )
-"""Headers of an answer that a service has no say in, besides those of CORS."""
-_BREATH: Final = 15.0
-"""Seconds after which a silent stream says that it is still there."""
+"""Headers of an answer that a service can't set; those of CORS come in addition."""
+_KEEPALIVE: Final = 15.0
+"""Seconds of silence after which a stream sends an empty line."""
 
 
-class Once(Session):
-    """A request that is answered once."""
+class AnswerSession(Session):
+    """The session of one request with one answer."""
 
     answers_all = True
 
@@ -61,52 +64,52 @@ class Once(Session):
         self.answered: asyncio.Future[tuple[int, Ident, int, Any, dict[str, Any]]] = (
             asyncio.get_running_loop().create_future()
         )
-        self.settled = asyncio.Event()
-        """Nothing is under way any more."""
+        self.done = asyncio.Event()
+        """Set when the request has an answer or no longer runs."""
 
     def answer(self, form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> None:
         if not self.answered.done():
             self.answered.set_result((form, ident, status, body, head or {}))
-        self.settled.set()
+        self.done.set()
 
     def relieved(self) -> None:
         if not self.waiting:
-            self.settled.set()
+            self.done.set()
 
 
-class Stream(Session):
-    """A subscription whose messages are written one after the other."""
+class StreamSession(Session):
+    """The session of one subscription, which writes its messages to the HTTP response."""
 
     def __init__(self, commands: "Commands", *, events: bool) -> None:
         super().__init__(commands)
         self.events = events
         self.ready = asyncio.Event()
         self.over = False
-        self.begun = asyncio.Event()
-        """It is known whether there is a subscription."""
+        self.decided = asyncio.Event()
+        """Set when the subscription has succeeded or is refused."""
         self.refusal: tuple[int, Ident, int, Any, dict[str, Any]] | None = None
-        """Why there is none."""
+        """The answer if the subscription is refused."""
         self._out: list[bytes] = []
         self._size = 0
 
     def answer(self, form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> None:
-        if status != OK and not self.begun.is_set():
+        if status != OK and not self.decided.is_set():
             self.refusal = (form, ident, status, body, head or {})
         else:
             self._put(envelope.answer(form, ident, status, body, head), "event: reply\n")
-        self.begun.set()
+        self.decided.set()
 
     def relieved(self) -> None:
-        self.begun.set()
+        self.decided.set()
 
-    def deliver(self, one: Subscriber, message: Message) -> None:
+    def deliver(self, subscriber: Subscriber, message: Message) -> None:
         self._commands.counters.delivered += 1
-        base = one.tap.queue.base
-        data = envelope.delivery(one.form, one.mq, one.channel, message, base, one.credit)
+        base, credit = subscriber.consumer.queue.base, subscriber.credit
+        data = envelope.delivery(subscriber.form, subscriber.mq, subscriber.channel, message, base, credit)
         self._put(data, f"id: {(message.offset or 0) - base}\n")
 
-    def ended(self, one: Subscriber, status: int, text: str) -> None:
-        super().ended(one, status, text)
+    def ended(self, subscriber: Subscriber, status: int, text: str) -> None:
+        super().ended(subscriber, status, text)
         self.over = True
 
     def stop(self) -> None:
@@ -122,7 +125,7 @@ class Stream(Session):
         self.ready.set()
 
     def take(self) -> bytes:
-        """What waits to be written."""
+        """Remove and return the queued data."""
         data = b"".join(self._out)
         self._out.clear()
         self._size = 0
@@ -131,7 +134,7 @@ class Stream(Session):
 
 
 class Handler:
-    """Answers the requests of an aiohttp application."""
+    """Handles plain HTTP requests of the aiohttp application."""
 
     def __init__(self, door: "JsonDoor", commands: "Commands", settings: "Http") -> None:
         self._door = door
@@ -142,48 +145,53 @@ class Handler:
         try:
             body = await self._body(request)
             url = request.raw_path if request.raw_path.startswith("/") else request.rel_url.raw_path_qs
-            asked = request_parser.of(request.method, url, list(request.rel_url.query.items()), request.headers, body)
+            parsed = request_parser.of(request.method, url, list(request.rel_url.query.items()), request.headers, body)
         except Malformed as error:
             return self._refused(error.form, error.ident, error.status, error.text)
         except web.HTTPRequestEntityTooLarge:
-            return self._refused(FLAT, None, TOO_LARGE, f"a request has at most {self._settings.body} bytes")
+            text = f"the request is too large: it may have {self._settings.body} bytes"
+            return self._refused(FLAT, None, TOO_LARGE, text)
         except UNREADABLE as error:
             return self._refused(FLAT, None, BAD, f"the request can't be read: {error}")
         except TimeoutError:
-            return self._refused(FLAT, None, SLOWLY, f"a request has to be there within {self._settings.slow:g} s")
+            text = f"the request is too slow: it must arrive within {self._settings.slow:g} s"
+            return self._refused(FLAT, None, SLOWLY, text)
         if (
             request.method in {"GET", "HEAD"}
-            and asked.cmd not in _LOOKING
-            and self._door.origins.unproven(request.headers, changes=asked.cmd is not None)
+            and parsed.cmd not in _READING
+            and self._door.origins.unproven(request.headers, changes=parsed.cmd is not None)
         ):
-            text = f"a browser may send {asked.cmd or 'a call'} by GET only if it says that no page of another site asks: use POST"
-            return self._refused(asked.form, asked.ident, FORBIDDEN, text)
-        if asked.cmd == "sub":
-            return await self._stream(request, asked)
-        session = Once(self._commands)
+            text = (
+                f"{parsed.cmd or 'a call'} by GET is refused: the browser does not report whether a page of another "
+                "site sends it; use POST"
+            )
+            return self._refused(parsed.form, parsed.ident, FORBIDDEN, text)
+        if parsed.cmd == "sub":
+            return await self._stream(request, parsed)
+        session = AnswerSession(self._commands)
         try:
-            session.receive(asked)
+            session.receive(parsed)
             if session.idle and not session.waiting:
-                session.settled.set()
-            if not self._waits(asked):
-                await session.settled.wait()
+                session.done.set()
+            if not self._always_answered(parsed):
+                await session.done.wait()
                 if not session.answered.done():
-                    session.answer(asked.form, asked.ident, OK, None)
+                    session.answer(parsed.form, parsed.ident, OK, None)
             answer = await session.answered
             if answer[2:4] == (BAD, NO_CMD) and request.method in {"GET", "HEAD"} and request.raw_path == "/":
                 return web.Response(text=self._door.welcome())
-            return _response(*answer, plain=asked.plain)
+            return _response(*answer, plain=parsed.plain)
         finally:
             session.close()
 
     @staticmethod
-    def _waits(asked: Request) -> bool:
-        """Whether it is answered in any case: by whoever does it, or by the timer of a call."""
+    def _always_answered(parsed: Request) -> bool:
+        """Whether the request always gets an answer, from its command or from the timer of a call."""
         try:
-            if asked.cmd == "route":
-                return asked.flag("ack", False)
-            return asked.cmd != "pub" or asked.is_call or asked.flag("ack", True)
-        except Malformed:  # which it is told
+            if parsed.cmd == "route":
+                return parsed.flag("ack", False)
+            return parsed.cmd != "pub" or parsed.is_call or parsed.flag("ack", True)
+        except Malformed:  # the answer is this error
             return True
 
     def _refused(self, form: int, ident: Ident, status: int, text: str) -> web.Response:
@@ -196,25 +204,25 @@ class Handler:
                 return await _parts(request, self._settings.body)
             return await request.read()
 
-    async def _stream(self, request: web.Request, asked: Request) -> web.StreamResponse:
-        """Messages of a subscription as they come: lines of JSON, or events."""
-        events = _EVENTS in request.headers.get("Accept", "")
-        session = Stream(self._commands, events=events)
+    async def _stream(self, request: web.Request, parsed: Request) -> web.StreamResponse:
+        """Write the messages of a subscription as JSON lines or as server-sent events."""
+        events = _SSE in request.headers.get("Accept", "")
+        session = StreamSession(self._commands, events=events)
         response: web.StreamResponse | None = None
         try:
-            session.receive(asked)
-            await session.begun.wait()
+            session.receive(parsed)
+            await session.decided.wait()
             if session.refusal is not None:
-                return _response(*session.refusal, plain=asked.plain)
+                return _response(*session.refusal, plain=parsed.plain)
             response = web.StreamResponse(
-                headers={"Content-Type": _EVENTS if events else _LINES, "Cache-Control": "no-store"}
+                headers={"Content-Type": _SSE if events else _LINES, "Cache-Control": "no-store"}
             )
             await response.prepare(request)
             if request.method == "HEAD":
                 return response
             await self._write(session, response)
         except (TimeoutError, ConnectionError):
-            log.debug("a client has not taken what it subscribed to")
+            log.debug("a client did not read its subscription and is closed")
             if request.transport is not None:
                 request.transport.abort()
         finally:
@@ -222,10 +230,10 @@ class Handler:
         assert response is not None
         return response
 
-    async def _write(self, session: Stream, response: web.StreamResponse) -> None:
+    async def _write(self, session: StreamSession, response: web.StreamResponse) -> None:
         while True:
             try:
-                async with asyncio.timeout(_BREATH):
+                async with asyncio.timeout(_KEEPALIVE):
                     await session.ready.wait()
                 data = session.take()
             except TimeoutError:
@@ -246,7 +254,7 @@ class Handler:
 def _response(
     form: int, ident: Ident, status: int, body: Any, head: Mapping[str, Any], *, plain: bool = False
 ) -> web.Response:
-    """An answer, in its form: JSON, or if it is `plain` the headers of HTTP and the body alone."""
+    """The HTTP response of an answer: its JSON, or if `plain` the body alone with control fields in HTTP headers."""
     empty = status in {204, 205, 304}
     shown = status if 200 <= status <= 999 and (plain or not empty) else OK
     reason = "No Data" if status == 604 else None
@@ -266,13 +274,13 @@ def _response(
         name = request_parser.printable(key)
         if name.lower() == "content-type":
             headers["Content-Type"] = request_parser.printable(value)
-        elif name.lower() not in _OURS and not name.lower().startswith("access-control-"):
+        elif name.lower() not in _PROTECTED and not name.lower().startswith("access-control-"):
             headers[name] = request_parser.printable(value)
     return web.Response(status=shown, reason=reason, body=data, headers=headers)
 
 
 async def _parts(request: web.Request, most: int) -> dict[str, Any]:
-    """The attributes and files of a form."""
+    """The attributes and files of a multipart form."""
     attributes: dict[str, Any] = {}
     files: dict[str, list[dict[str, Any]]] = {}
     size = 0
@@ -290,8 +298,8 @@ async def _parts(request: web.Request, most: int) -> dict[str, Any]:
                 attributes[part.name] = data.decode(errors="replace")
             else:
                 kind = part.headers.get("Content-Type", "application/octet-stream")
-                one = {"fileName": part.filename, "contentType": kind, "data": base64.b64encode(data).decode()}
-                files.setdefault(part.name, []).append(one)
+                file = {"fileName": part.filename, "contentType": kind, "data": base64.b64encode(data).decode()}
+                files.setdefault(part.name, []).append(file)
     except (ValueError, AssertionError, HttpProcessingError) as error:
-        raise Malformed(f"a form that can't be read: {error}") from None
+        raise Malformed(f"the form can't be read: {error}") from None
     return {"attributes": attributes, "files": files}

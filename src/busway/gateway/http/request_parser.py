@@ -1,4 +1,7 @@
-"""HTTP requests as requests of the JSON door: the body, the query, the path, or the HTTP headers say what is asked. Values only."""
+"""Parser of HTTP requests: makes a `Request` from the body, the query, the path or the headers. Values only.
+
+`plain.py` calls it for each request of a plain HTTP client.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -12,7 +15,7 @@ from busway.gateway.json.url_calls import named
 
 _KEYS: Final = {
     key.lower(): key
-    for key in ("mqType", "mqMask", "channelMask", "clearBind", "apiKey")  # header names have no case
+    for key in ("mqType", "mqMask", "channelMask", "clearBind", "apiKey")  # HTTP header names are case-insensitive
 }
 _PLAIN: Final = frozenset(
     [
@@ -63,33 +66,36 @@ _PLAIN: Final = frozenset(
         "x-requested-with",
     ]
 )
-"""Headers of HTTP itself, which are no part of a message."""
+"""Headers of HTTP itself, which do not become part of a message."""
 
 
 def of(verb: str, url: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str], body: Any) -> Request:
-    """What an HTTP request asks for: `url` as it came, `query` what it says; `body` is bytes, or what was read from a form. Raises Malformed."""
+    """The request of a client.
+
+    `url` is the raw URL, `query` its decoded query, and `body` is bytes or the members of a form. Raises Malformed.
+    """
     path = url.partition("?")[0]
     if "cmd" in headers or ("mq" in headers and path == "/"):
-        return _headed(verb, url, query, headers, body)
-    asked = dict(query)
+        return _from_headers(verb, url, query, headers, body)
+    parameters = dict(query)
     if type(body) is bytes and body:
-        if (request := _whole(body)) is not None:
+        if (request := _from_body(body)) is not None:
             return request
-        if "cmd" not in asked and path == "/":
+        if "cmd" not in parameters and path == "/":
             raise Malformed("json format required")
-    sent = _sent(headers, body)
-    if "cmd" in asked or (path == "/" and not asked.keys().isdisjoint({"method", "mq"})):
-        given = asked.pop("body", UNSET)
-        raw: dict[str, Any] = dict(asked)
-        if (value := sent if sent is not UNSET else given) is not UNSET:
+    decoded = _decoded(headers, body)
+    if "cmd" in parameters or (path == "/" and not parameters.keys().isdisjoint({"method", "mq"})):
+        query_body = parameters.pop("body", UNSET)
+        raw: dict[str, Any] = dict(parameters)
+        if (value := decoded if decoded is not UNSET else query_body) is not UNSET:
             raw["body"] = value
         raw.pop("headers", None)
         return envelope.of(raw)
-    return _called(verb, url, asked, headers.get("Content-Type", ""), sent)
+    return _from_path(verb, url, parameters, headers.get("Content-Type", ""), decoded)
 
 
-def _whole(body: bytes) -> Request | None:
-    """A body that is a whole message."""
+def _from_body(body: bytes) -> Request | None:
+    """The request in a body that is a whole JSON message; None if the body is something else."""
     try:
         raw = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -101,8 +107,10 @@ def _whole(body: bytes) -> Request | None:
     return None
 
 
-def _headed(verb: str, url: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str], body: Any) -> Request:
-    """Control fields in the HTTP headers, and in the query of the path `/`."""
+def _from_headers(
+    verb: str, url: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str], body: Any
+) -> Request:
+    """The request whose control fields are in HTTP headers and, if the path is `/`, in the query."""
     head = {
         _KEYS.get(name, name): value
         for name, value in ((name.lower(), value) for name, value in headers.items())
@@ -112,34 +120,34 @@ def _headed(verb: str, url: str, query: Iterable[tuple[str, str]], headers: Mapp
         "".join(str(value) for value in head.values()).encode()
     except UnicodeEncodeError:
         raise Malformed("headers must be UTF-8", HEADERS) from None
-    sent = _sent(headers, body)
-    if here := url.partition("?")[0] == "/":
+    decoded = _decoded(headers, body)
+    if at_root := url.partition("?")[0] == "/":
         for name, value in query:
-            if name == "body" and sent is UNSET:
-                sent = value
+            if name == "body" and decoded is UNSET:
+                decoded = value
             elif name != "body":
                 head[_KEYS.get(name.lower(), name.lower())] = value
-    raw: dict[str, Any] = {"headers": head} if here else {"headers": head, "url": url, "method": verb}
-    if sent is not UNSET:
-        raw["body"] = sent
+    raw: dict[str, Any] = {"headers": head} if at_root else {"headers": head, "url": url, "method": verb}
+    if decoded is not UNSET:
+        raw["body"] = decoded
     request = envelope.of(raw)
     request.plain = True
     return request
 
 
-def _called(verb: str, url: str, query: dict[str, str], kind: str, sent: Any) -> Request:
-    """`/<mq>/<module>/<method>/<parameters>`: a call of a service."""
+def _from_path(verb: str, url: str, query: dict[str, str], kind: str, decoded: Any) -> Request:
+    """A call of a service by the path `/<mq>/<module>/<method>/<parameters>`."""
     parts = [unquote(part, errors="replace") for part in url.partition("?")[0].split("/") if part]
-    body = _json(sent)
+    body = _json(decoded)
     mq = query.pop("mq", None)
-    split = [one for part in query.pop("params", "").split("/") for one in part.split(",") if one]
+    split = [param for part in query.pop("params", "").split("/") for param in part.split(",") if param]
     whole = type(body) is list
     more: list[Any] = body if whole else split if body is UNSET else [*split, body]
     module, method, params = named(parts if mq else parts[1:])
     first = mq or (parts[0] if parts else None)
-    said = {"mq": first, "ack": False, "module": module, "method": method}
-    request = envelope.of(query | said | {"params": more if whole else [*params, *more]})
-    request.called = Called(_unsigned(url), verb, parts, mq, body if whole else sent, kind)
+    control = {"mq": first, "ack": False, "module": module, "method": method}
+    request = envelope.of(query | control | {"params": more if whole else [*params, *more]})
+    request.called = Called(_unsigned(url), verb, parts, mq, body if whole else decoded, kind)
     request.plain = True
     request.more, request.whole = more, whole
     path = [*mq.split("/"), *parts] if mq else parts
@@ -148,31 +156,14 @@ def _called(verb: str, url: str, query: dict[str, str], kind: str, sent: Any) ->
 
 
 def _unsigned(url: str) -> str:
-    """A URL without the key and the signature in its query, which are not for the service."""
+    """A URL without the key and the signature in its query, which the service must not get."""
     path, mark, query = url.partition("?")
     rest = "&".join(part for part in query.split("&") if part.partition("=")[0] not in {"apiKey", "signature"})
     return path + mark + rest if rest else path
 
 
-def by_name(request: Request, mq: str, count: int) -> None:
-    """Have a call by path say its queue, which is the first `count` parts, its module, its method and its parameters."""
-    assert request.called is not None
-    module, method, params = named(request.called.parts[count:])
-    request.head |= {"mq": mq, "module": module, "method": method}
-    request.head["params"] = request.more if request.whole else [*params, *request.more]
-
-
-def by_url(request: Request, bound: str) -> None:
-    """Have a call say its URL, for the service that has bound this one: as it came, with the method of HTTP and its body."""
-    if (called := request.called) is not None:
-        kind = called.kind if called.body is not UNSET and not request.whole else ""
-        request.head = {"content-type": kind} if kind else {}
-        request.url, request.verb, request.body = called.url, called.verb, called.body
-    request.head[envelope.BOUND] = bound
-
-
-def _sent(headers: Mapping[str, str], body: Any) -> Any:
-    """The body of a request: text, if it is said to be or can be; UNSET if there is none."""
+def _decoded(headers: Mapping[str, str], body: Any) -> Any:
+    """The body of a request: as text if its type is a text or if it has no type and is UTF-8; UNSET if it is empty."""
     if type(body) is not bytes:
         return body
     if not body:
@@ -189,7 +180,7 @@ def _sent(headers: Mapping[str, str], body: Any) -> Any:
 
 
 def _json(value: Any) -> Any:
-    """The value that a text is in JSON, or the text."""
+    """The value of a text that is JSON; any other value as it is."""
     if type(value) is str:
         try:
             return msgspec.json.decode(value)
@@ -199,5 +190,5 @@ def _json(value: Any) -> Any:
 
 
 def printable(value: Any) -> str:
-    """A value as an HTTP header may have it: nothing of it can end the header."""
+    """A value escaped for an HTTP header, so that it can't end the header."""
     return quote(value if type(value) is str else str(value), safe=" !#$&'()*+,/:;=?@[]~{}|^`<>\"\\%")

@@ -1,6 +1,6 @@
-"""What the JSON door answers at which address, and to which pages. A driver over aiohttp.
+"""Routes of the JSON door: pages, events, metrics and the handler of commands, as an aiohttp application. A driver.
 
-Commands and calls may come at any path; these few have a meaning of their own.
+`door.py` builds the application. Commands and calls may have any path except those of the pages.
 """
 
 import logging
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
     from busway.gateway.http.door import JsonDoor
 
 unheard: Final = logging.getLogger("busway.gateway.http.plain")
-"""Of aiohttp: what is no HTTP is answered, and is no error of this program."""
+"""Logger for aiohttp. It drops errors about invalid HTTP, which clients get as an answer."""
 unheard.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], http.UNREADABLE)))
 
 _PAGES: Final = frozenset({"/healthz", "/readyz", "/metrics", "/services", "/openapi.json", "/asyncapi.json"})
-"""They change nothing, and are there whatever else is the matter. A page of elsewhere may link to them, but not read them."""
+"""Pages that change nothing. The door always answers them; web pages of other origins may link to them, but not read them."""
 _SIGNED: Final = ("apiKey", "signature", "timestamp", "id")
 
 
 def application(door: "JsonDoor", server: "Server") -> web.Application:
-    """All that is answered."""
-    site = Routes(door, server)
-    app = web.Application(client_max_size=door.settings.body, middlewares=[site.guarded])
-    app.on_response_prepare.append(site.shared)
-    app.add_routes(health.routes(server, more=site.metrics))
-    allow = site.allow if door.guard.wanted else None
-    app.add_routes(http.routes(app, site.bus, allow=allow, slow=door.settings.slow, stall=door.settings.stall))
+    """The aiohttp application of a door."""
+    routes = Routes(door, server)
+    app = web.Application(client_max_size=door.settings.body, middlewares=[routes.check_origin])
+    app.on_response_prepare.append(routes.add_cors_headers)
+    app.add_routes(health.routes(server, more=routes.metrics))
+    allow = routes.allow if door.guard.wanted else None
+    app.add_routes(http.routes(app, routes.bus, allow=allow, slow=door.settings.slow, stall=door.settings.stall))
     app.add_routes(
         [
-            web.get("/services", site.services),
-            web.get("/openapi.json", site.openapi),
-            web.get("/asyncapi.json", site.asyncapi),
-            web.route("*", "/{path:.*}", site.handle),
+            web.get("/services", routes.services),
+            web.get("/openapi.json", routes.openapi),
+            web.get("/asyncapi.json", routes.asyncapi),
+            web.route("*", "/{path:.*}", routes.handle),
         ]
     )
     return app
 
 
 class Routes:
-    """The handlers."""
+    """The request handlers of a door."""
 
     def __init__(self, door: "JsonDoor", server: "Server") -> None:
         self._door = door
@@ -63,16 +63,16 @@ class Routes:
         self._handler = Handler(door, door.commands, door.settings)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """A command, a call, or the beginning of a WebSocket."""
+        """Handle a command, a call, or the upgrade to a WebSocket."""
         if request.headers.get("Upgrade", "").lower() == "websocket":
             return await websocket_aiohttp.serve(self._door, request)
         return await self._handler(request)
 
-    # Pages of elsewhere.
+    # Hosts and origins.
 
     @web.middleware
-    async def guarded(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Refuse requests for other hosts, and those of pages that may not call it."""
+    async def check_origin(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Refuse requests for other hosts, and requests of web pages that may not call the door."""
         if (text := self._door.origins.misdirected(request.headers)) is not None:
             return _refused(MISDIRECTED, text)
         origin = request.headers.get("Origin")
@@ -83,14 +83,14 @@ class Routes:
                 response.headers["Access-Control-Allow-Headers"] = wanted
             response.headers["Access-Control-Max-Age"] = "600"
             return response
-        looked = request.method in {"GET", "HEAD"} and request.path in _PAGES
-        if not looked and (refusal := self._door.refusal(request.headers)) is not None:
+        public = request.method in {"GET", "HEAD"} and request.path in _PAGES
+        if not public and (refusal := self._door.refusal(request.headers)) is not None:
             return _refused(*refusal)
         answer: web.StreamResponse = await handler(request)
         return answer
 
-    async def shared(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Headers that let a page of elsewhere read the answer."""
+    async def add_cors_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Add the headers that let a web page of an allowed origin read the answer."""
         origin = request.headers.get("Origin")
         if origin is not None and self._door.origins.shares(origin):
             response.headers["Access-Control-Allow-Origin"] = origin
@@ -101,21 +101,21 @@ class Routes:
 
     @asynccontextmanager
     async def bus(self) -> AsyncIterator[Bus]:
-        """The bus of the door, for a request."""
+        """The connection of the door to the bus, for one request."""
         assert self._door.bus is not None
         yield self._door.bus
 
     async def allow(self, request: web.Request, verb: Verb, topics: Iterable[str]) -> None:
-        """Refuse an event that is not signed as it should be, or whose key does not allow it."""
+        """Refuse a request for events without a valid signature, or whose key does not allow the topics."""
         key = await self._key(request, verb, request.match_info.get("topic", ""))
         for topic in topics:
             self._door.guard.demand(key, verb, topic)
 
     async def _key(self, request: web.Request, verb: str, topic: str = "") -> Key:
-        """Whose request it is: its headers or its query have the key and the signature of a message of the headers form.
+        """The key that signed a request; its headers or its query hold the key and the signature.
 
-        That has what is asked for, the topic that the address names, attributes of an event that are headers, and the body: text, or
-        if it is none bytes.
+        The signed message has the headers form. It contains the verb, the topic in the URL, the event attributes that are
+        HTTP headers, and the body as text, or as bytes if it is not UTF-8.
         """
         head: dict[str, Any] = {
             name: value
@@ -131,26 +131,26 @@ class Routes:
                 signed["body"] = body
         return self._door.guard.signed(signed)
 
-    # Looking.
+    # Pages.
 
     async def services(self, request: web.Request) -> web.Response:
-        """Modules and methods that can be called."""
+        """The services that can be called, as modules and methods."""
         if (refusal := await self._unsigned(request, "services")) is not None:
             return refusal
-        offered = {topic: mq for topic, mq, _ in self._door.commands.offers.listed()}
-        topics = {topic: offered.get(topic) for topic in (*self._server.services(), *offered)}
+        queues = {topic: mq for topic, mq, _ in self._door.commands.services.listed()}
+        topics = {topic: queues.get(topic) for topic in (*self._server.services(), *queues)}
         found = pages.modules(topics.items())
         if "text/html" in request.headers.get("Accept", ""):
             return web.Response(text=pages.page(self._server.name, found), content_type="text/html")
         return web.json_response(found)
 
     async def openapi(self, request: web.Request) -> web.Response:
-        """The HTTP face."""
+        """The OpenAPI document of the port."""
         del request
         return web.json_response(openapi.document(title=self._server.name, keys=self._door.guard.wanted))
 
     async def asyncapi(self, request: web.Request) -> web.Response:
-        """The bus."""
+        """The AsyncAPI document of the bus."""
         if (refusal := await self._unsigned(request, "asyncapi")) is not None:
             return refusal
         made = asyncapi.document(
@@ -170,19 +170,19 @@ class Routes:
         return None
 
     def metrics(self) -> Iterable[Metric]:
-        """What the door counts."""
+        """The metrics of the door."""
         figures = self._door.figures()
-        asked = {(cmd,): count for cmd, count in figures["requests"].items()}
+        requests = {(cmd,): count for cmd, count in figures["requests"].items()}
         refused = {(status,): count for status, count in figures["refusals"].items()}
-        yield gauge("busway_http_websockets", "Clients over a WebSocket.", figures["sockets"])
-        yield gauge("busway_http_channels", "Channels that are consumed for clients of the door.", figures["channels"])
-        yield counter("busway_http_requests", "Requests, by command.", asked, ["command"])
-        yield counter("busway_http_refused", "Requests that were not done, by status.", refused, ["status"])
+        yield gauge("busway_http_websockets", "WebSocket clients of the door.", figures["sockets"])
+        yield gauge("busway_http_channels", "Channels that the door consumes for its clients.", figures["channels"])
+        yield counter("busway_http_requests", "Requests, by command.", requests, ["command"])
+        yield counter("busway_http_refused", "Refused requests, by status.", refused, ["status"])
         yield counter(
-            "busway_http_forbidden", "Requests whose key is missing, wrong or not enough.", figures["forbidden"]
+            "busway_http_forbidden", "Requests whose key is missing, wrong or insufficient.", figures["forbidden"]
         )
-        yield counter("busway_http_messages_delivered", "Messages that were handed to clients.", figures["delivered"])
-        yield counter("busway_http_slow_closed", "Clients that were closed since they took nothing.", figures["slow"])
+        yield counter("busway_http_messages_delivered", "Messages delivered to clients.", figures["delivered"])
+        yield counter("busway_http_slow_closed", "Clients closed because they read nothing.", figures["slow"])
 
 
 def _refused(status: int, text: str) -> web.Response:

@@ -1,7 +1,8 @@
-"""A WebSocket client of the JSON door, apart from how its frames are read: requests in, answers and messages out.
+"""A WebSocket client of the JSON door: turns frames into requests, and writes answers and messages.
 
-What goes out in one turn of the loop leaves in one write. A client that takes nothing is given nothing: its messages stay in
-their channels, and it is not read from either, so it costs a bounded amount of memory.
+`websocket_picows.py` and `websocket_aiohttp.py` read the frames. A client gets all its data of one turn of the loop in one
+write. While a client reads nothing, the door sends it nothing and reads nothing from it: its messages stay in their
+channels, and its memory is bounded.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from busway.gateway.json import envelope
 from busway.gateway.json.counters import Counters
 from busway.gateway.json.envelope import FLAT, Ident, Malformed
 from busway.gateway.json.session import Session
-from busway.gateway.json.statuses import NOT_FOUND, Refused, told
+from busway.gateway.json.statuses import NOT_FOUND, Refused, status_of
 from busway.gateway.queues.queues import Queue, Queues
 from busway.gateway.queues.round_robin import Subscriber
 from busway.positions import Position
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.gateway")
 
 HIGH: Final = 256 * 1024
-"""Bytes that may wait to be written to a client before it counts as full."""
+"""Bytes that the write buffer of a client may hold before the client counts as full."""
 _CLOSE: Final = 0x88
 GOING_AWAY: Final = 1001
 TOO_BIG: Final = 1009
@@ -41,46 +42,46 @@ _encode: Final = msgspec.json.Encoder().encode
 _FLAT: Final = b'{"id":'
 _HEADERS: Final = b'{"headers":{"id":'
 _ACKED: Final = [fast_publish.framed(size + len(_FLAT)) + _FLAT for size in range(1024)]
-"""How the answer to a `pub` begins, by the length of the rest."""
+"""The beginning of the answer to a `pub`, by the length of the rest."""
 
 
 class Pubs:
-    """What clients publish the short way: stored, answered, and remembered for those who get it in the same moment."""
+    """Publishes messages of the fast path: stores them, answers the client, and puts their JSON into the cache."""
 
     def __init__(self, bus: Bus, queues: Queues, counters: Counters, recent: Recent) -> None:
         self._known = queues.known
         self._counters = counters
         self._recent = recent
-        self._begin = bus.feed().teller(self._stored, self._refused).begin
+        self._begin = bus.feed().reported(self._stored, self._refused).begin
 
     def begin(self, socket: "Socket", data: bytes) -> bool:
-        """Publish what a frame says, if it can go the short way."""
+        """Publish the message of a frame. False: the general path must handle the frame."""
         pub = fast_publish.read(data, socket.sender)
         if pub is None:
             return False
-        mq, payload, fields, ident, body, answered = pub
+        mq, payload, fields, ident, body, ack = pub
         queue = self._known(mq)
         if queue is None or queue.topic != mq:
             return False
         try:
-            if not self._begin((queue.name, payload, fields, socket, queue, ident, body, answered)):
+            if not self._begin((queue.name, payload, fields, socket, queue, ident, body, ack)):
                 return False
         except BusError:
-            return False  # the long way tells it
+            return False  # the general path reports it
         self._counters.quick += 1
         socket.form = FLAT
         socket.busy += 1
         return True
 
     def _stored(self, rows: list[Row], place: Position) -> None:
-        """These are stored, one after the other."""
+        """The stream has stored these messages, the first at `place`."""
         broker, stream, offset = place.broker, place.stream, place.offset
         put, framed = self._recent.put, _ACKED
-        for _, _, _, socket, queue, ident, body, answered in rows:
+        for _, _, _, socket, queue, ident, body, ack in rows:
             socket.busy -= 1
-            if stream != queue.stream:  # it was removed at the same moment
+            if stream != queue.stream:  # the queue was removed at the same moment
                 self._refuse(socket, ident, Refused(NOT_FOUND, f"MQ({queue.topic}) Not Found"))
-            elif answered and not socket.gone:
+            elif ack and not socket.gone:
                 if not (out := socket.out):
                     socket.flushes.add(socket)
                 acked = queue.acked[0]
@@ -89,7 +90,7 @@ class Pubs:
                 out.append(head + ident + acked)
             put((broker, stream, offset), fast_publish.tail(socket.sent_by, ident, offset - queue.base, body))
             offset += 1
-            if socket.held:
+            if socket.paused:
                 socket.relieved()
 
     def _refused(self, row: Row, error: BusError) -> None:
@@ -99,30 +100,31 @@ class Pubs:
         socket.relieved()
 
     def _refuse(self, socket: "Socket", ident: bytes, error: Exception) -> None:
-        status, text = told(error)
+        status, text = status_of(error)
         socket.refuse(FLAT, msgspec.json.decode(ident), status, text)
 
 
 class Flushes:
-    """Writes what waits for clients at the end of the next turn: what is delivered for a message often leaves with its answer."""
+    """Flushes clients at the end of the next turn of the loop, so that deliveries often share a write with an answer."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._dirty: list[Socket] = []
 
-    def add(self, one: "Socket") -> None:
+    def add(self, socket: "Socket") -> None:
+        """Schedule a client that has data to write."""
         if not self._dirty:
             self._loop.call_soon(self._loop.call_soon, self._flush)
-        self._dirty.append(one)
+        self._dirty.append(socket)
 
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, []
-        for one in dirty:
-            one.flush()
+        for socket in dirty:
+            socket.flush()
 
 
 class Socket(Session):
-    """A client over a WebSocket."""
+    """A client that is connected by a WebSocket."""
 
     def __init__(
         self,
@@ -140,11 +142,11 @@ class Socket(Session):
         self._pending = pending
         self._gone = gone
         self.out: list[bytes] = []
-        self.held = False
-        """It is not read from."""
+        self.paused = False
+        """The door reads nothing from it."""
         self._loop = asyncio.get_running_loop()
         self.seen = self._loop.time()
-        """When it last said or took something."""
+        """Time of the last read from it or write to it."""
         self.full_since: float | None = None
         self.sender = fast_publish.packed(self.id)
         self.sent_by = fast_publish.sent_by(self.id)
@@ -152,7 +154,7 @@ class Socket(Session):
         self._find = recent.find
         self._put = recent.put
         self._publish = pubs.begin if commands.open else None
-        """The short way, if nobody has to sign anything."""
+        """The fast path; None if the door has keys, because then every request needs a signature check."""
         transport.set_write_buffer_limits(HIGH)
 
     # In.
@@ -169,27 +171,28 @@ class Socket(Session):
         self.receive(request)
 
     def read(self) -> None:
-        """All that was there is dealt with."""
+        """All frames of one read are done; pause reading if the client is full or has too many requests."""
         self.seen = self._loop.time()
-        if not self.held and (self.full or self.waiting >= self._pending):
-            self.held = True
+        if not self.paused and (self.full or self.waiting >= self._pending):
+            self.paused = True
             self._transport.pause_reading()
 
     def relieved(self) -> None:
-        if self.held and not self.full and self.waiting < self._pending // 2 + 1 and not self._transport.is_closing():
-            self.held = False
+        if self.paused and not self.full and self.waiting < self._pending // 2 + 1 and not self._transport.is_closing():
+            self.paused = False
             self._transport.resume_reading()
 
     # Out.
 
     def send(self, data: bytes) -> None:
+        """Queue a text message."""
         out = self.out
         if not out:
             self.flushes.add(self)
         out.append(fast_publish.framed(len(data)) + data)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write all queued messages."""
         if self.out:
             data = b"".join(self.out)
             self.out.clear()
@@ -209,37 +212,40 @@ class Socket(Session):
         else:
             self.send((_HEADERS if form else _FLAT) + _encode(ident) + queue.acked[form])
 
-    def deliver(self, one: Subscriber, message: Message) -> None:
+    def deliver(self, subscriber: Subscriber, message: Message) -> None:
         self._counters.delivered += 1
-        if one.form == FLAT and one.credit is None:
+        if subscriber.form == FLAT and subscriber.credit is None:
             place = message.broker, message.stream, message.offset
             tail = self._find(place)
-            if tail is None and (tail := fast_publish.plain(message, one.tap.queue.base)) is not None:
+            if tail is None and (tail := fast_publish.plain(message, subscriber.consumer.queue.base)) is not None:
                 self._put(place, tail)
             if tail is not None:
                 if not (out := self.out):
                     self.flushes.add(self)
-                begin = one.begin
-                out.append(fast_publish.framed(len(begin) + len(tail)) + begin + tail)
+                prefix = subscriber.prefix
+                out.append(fast_publish.framed(len(prefix) + len(tail)) + prefix + tail)
                 return
-        self.send(envelope.delivery(one.form, one.mq, one.channel, message, one.tap.queue.base, one.credit))
+        base = subscriber.consumer.queue.base
+        self.send(
+            envelope.delivery(subscriber.form, subscriber.mq, subscriber.channel, message, base, subscriber.credit)
+        )
 
-    # Its socket.
+    # The transport.
 
     def pause(self) -> None:
-        """Much waits to be written."""
+        """The write buffer of the client is full."""
         self.full = True
         self.full_since = self._loop.time()
 
     def resume(self) -> None:
-        """Little waits to be written."""
+        """The write buffer of the client has room again."""
         if not self.gone:
             self.full_since = None
             self.room()
             self.relieved()
 
-    def part(self, code: int, reason: str) -> None:
-        """Tell it why, and close: at once if it takes nothing, else when it has what waits for it."""
+    def disconnect(self, code: int, reason: str) -> None:
+        """Send the reason and close: at once if the client is full, else after writing its queued messages."""
         if self._transport.is_closing():
             return
         self.flush()
@@ -251,12 +257,12 @@ class Socket(Session):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close it, whatever waits."""
+        """Close the connection and drop the queued messages."""
         self._transport.abort()
         self.lost()
 
     def lost(self) -> None:
-        """The socket is gone."""
+        """The connection is closed."""
         if not self.gone:
             self.close()
             self._gone()

@@ -1,4 +1,7 @@
-"""WebSockets that aiohttp reads: where picows is not installed, or a connection had other requests before. A driver."""
+"""WebSocket reader over aiohttp: used without picows, and for a connection that had other requests before. A driver.
+
+`routes.py` calls `serve` for each upgrade request.
+"""
 
 import asyncio
 from typing import TYPE_CHECKING, Final
@@ -12,11 +15,11 @@ if TYPE_CHECKING:
     from busway.gateway.http.websocket import Socket
 
 _LOOK: Final = 0.02
-"""Seconds between two looks at a client that is full."""
+"""Seconds between two checks of the write buffer of a client."""
 
 
 async def serve(door: "JsonDoor", request: web.Request) -> web.StreamResponse:
-    """Speak with a client until it leaves."""
+    """Serve a client until its WebSocket closes."""
     if (refusal := door.refusal(request.headers)) is not None:
         return web.Response(status=refusal[0], text=refusal[1])
     response = web.WebSocketResponse(max_msg_size=door.settings.body, compress=False)
@@ -40,17 +43,17 @@ async def serve(door: "JsonDoor", request: web.Request) -> web.StreamResponse:
 
 
 async def _room(socket: "Socket", pending: int) -> None:
-    """Read no more while it takes nothing, or much of what it asked for is under way."""
-    while (socket.waiting >= pending or socket.full) and not socket.gone:  # noqa: ASYNC110, nobody tells
+    """Wait while the client is full or has too many unanswered requests."""
+    while (socket.waiting >= pending or socket.full) and not socket.gone:  # noqa: ASYNC110, there is no event for it
         await asyncio.sleep(_LOOK)
 
 
 async def _watch(socket: "Socket", transport: asyncio.Transport) -> None:
-    """See whether it takes what is written to it."""
+    """Pause and resume a client by the size of its write buffer."""
     while True:
         await asyncio.sleep(_LOOK)
-        waits = transport.get_write_buffer_size()
-        if not socket.full and waits > HIGH:
+        buffered = transport.get_write_buffer_size()
+        if not socket.full and buffered > HIGH:
             socket.pause()
-        elif socket.full and waits < HIGH // 4:
+        elif socket.full and buffered < HIGH // 4:
             socket.resume()

@@ -1,7 +1,7 @@
-"""The fast way to read WebSockets: a connection whose first request asks for one is given to picows, any other to aiohttp. A driver.
+"""WebSocket reader over picows: takes connections whose first request is an upgrade, and passes all others to aiohttp.
 
-picows calls back for each frame of a read without a task or a queue in between. It is used if it is installed; without it, and
-for a connection that becomes a WebSocket after other requests, see websocket.py.
+`door.py` uses it for every connection if picows is installed. picows calls back for each frame without a task or a queue in
+between. Without picows, and for an upgrade after other requests, `websocket_aiohttp.py` reads the frames. A driver.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.gateway")
 
 _END: Final = b"\r\n\r\n"
-_TEXT: Final = WSMsgType.TEXT  # to look them up there takes longer than all the rest
+_TEXT: Final = WSMsgType.TEXT  # each lookup in the enum takes longer than the rest of the callback
 _BINARY: Final = WSMsgType.BINARY
 _MORE: Final = WSMsgType.CONTINUATION
 _CLOSE: Final = WSMsgType.CLOSE
 
 
 class Listener(WSListener):
-    """One WebSocket that picows reads."""
+    """Callbacks of picows for one WebSocket."""
 
     def __init__(self, door: "JsonDoor") -> None:
         self._door = door
@@ -48,9 +48,9 @@ class Listener(WSListener):
             if frame.fin:
                 socket.frame(frame.get_payload_as_bytes())
             else:
-                self._part(frame)
+                self._fragment(frame)
         elif kind is _MORE:
-            self._part(frame)
+            self._fragment(frame)
         elif kind is _CLOSE:
             socket.flush()
             transport.send_close(frame.get_close_code(), frame.get_close_message())
@@ -59,14 +59,14 @@ class Listener(WSListener):
         if frame.last_in_buffer:
             socket.read()
 
-    def _part(self, frame: WSFrame) -> None:
-        """A message in several frames."""
+    def _fragment(self, frame: WSFrame) -> None:
+        """Add one frame of a message that has several."""
         assert self._socket is not None
         self._parts.append(frame.get_payload_as_bytes())
         self._size += len(self._parts[-1])
         if self._size > self._door.settings.body:
             self._parts.clear()
-            self._socket.part(TOO_BIG, f"a message has at most {self._door.settings.body} bytes")
+            self._socket.disconnect(TOO_BIG, f"a message may have at most {self._door.settings.body} bytes")
         elif frame.fin:
             whole = b"".join(self._parts)
             self._parts.clear()
@@ -88,11 +88,11 @@ class Listener(WSListener):
 
 
 _SPACE: Final = 0x20
-"""No request of HTTP begins with a byte below this, but native clients and TLS do: they hear so at once."""
+"""No HTTP request begins with a byte below this. Native clients and TLS do, and aiohttp refuses them at once."""
 
 
 class Front(asyncio.Protocol):
-    """The beginning of a connection: looks at its first request and gives it to whom it concerns."""
+    """The first protocol of a connection: reads the first request and switches to picows or aiohttp."""
 
     def __init__(self, door: "JsonDoor") -> None:
         self._door = door
@@ -110,21 +110,21 @@ class Front(asyncio.Protocol):
         end = self._data.find(_END)
         if end < 0 and min(self._data[:4], default=_SPACE) >= _SPACE and len(self._data) < self._door.settings.head:
             return
-        self._leave()
+        self._finish()
         head = self._data[: end + 2].lower()
-        wanted = end >= 0 and head.startswith(b"get ") and b"\r\nupgrade: websocket\r\n" in head
+        upgrade = end >= 0 and head.startswith(b"get ") and b"\r\nupgrade: websocket\r\n" in head
         transport, data, self._data = self._transport, self._data, b""
-        protocol = self._fast() if wanted else self._door.plain()
+        protocol = self._picows() if upgrade else self._door.plain()
         transport.pause_reading()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         transport.resume_reading()
-        if wanted:
+        if upgrade:
             feed(protocol, data)
         else:
             protocol.data_received(data)
 
-    def _fast(self) -> Any:
+    def _picows(self) -> Any:
         return WSProtocol(
             None,
             None,
@@ -151,24 +151,24 @@ class Front(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._leave()
+        self._finish()
 
     def abort(self) -> None:
-        """Close a connection that has not said what it wants."""
+        """Close a connection whose first request is not complete."""
         self._transport.abort()
-        self._leave()
+        self._finish()
 
-    def _leave(self) -> None:
+    def _finish(self) -> None:
         self._door.fronts.discard(self)
         if self._timer is not None:
             self._timer.cancel()
 
 
 def feed(protocol: Any, data: bytes) -> None:
-    """Give a protocol with a buffer what was read already."""
+    """Give a buffered protocol the data that was read before it was set."""
     while data:
         buffer = protocol.get_buffer(len(data))
-        some = min(len(buffer), len(data))
-        buffer[:some] = data[:some]
-        protocol.buffer_updated(some)
-        data = data[some:]
+        size = min(len(buffer), len(data))
+        buffer[:size] = data[:size]
+        protocol.buffer_updated(size)
+        data = data[size:]

@@ -1,18 +1,20 @@
-"""What can be set of the JSON door. A frozen value that checks itself when made."""
+"""Settings of the JSON door: `Http`, a frozen value that checks itself when a caller of `busway.serve` makes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from types import NoneType
 from typing import Final
+from urllib.parse import urlsplit
 
 from busway.common.checks import check_count, check_seconds, check_type
 from busway.common.durations import Seconds
-from busway.gateway.http.origins import check_host
 from busway.settings import KiB, MiB
 
 DEFAULT: Final = "127.0.0.1:15555"
-"""Where it listens if nothing else is said."""
+"""The default address of the JSON door."""
+ALL: Final = "*"
+"""As a host: any name. As an origin: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,36 +24,39 @@ class Http:
     address: str = DEFAULT
     """HOST:PORT, with port 0 for any; `[::1]:15555` for IPv6."""
     cors: Sequence[str] = ()
-    """Origins whose pages may call it, such as `https://example.org`; `*`: all. None: pages of its own origin only."""
+    """Origins whose pages may call the door, such as `https://example.org`; `*`: all. Empty: pages of its own origin only."""
     hosts: Sequence[str] = ()
-    """Names by which clients reach it, such as `bus.example`, besides localhost, the address it listens on and, if that is not loopback,
-    every IP address; `*`: any name."""
+    """Names by which clients reach the door, such as `bus.example`; `*`: any name.
+
+    The door always answers for localhost and the address that it listens on; if that is not loopback, also for every
+    IP address.
+    """
     keys: str | PathLike[str] | None = None
-    """A file of keys: without one everybody may do everything."""
+    """A file of keys. Without keys every client may do everything."""
     body: int = 8 * MiB
-    """Longest request: the body of an HTTP request, or a message of a WebSocket."""
+    """Largest size of an HTTP request body or a WebSocket message, in bytes."""
     head: int = 16 * KiB
-    """Longest line of an HTTP request, and longest header."""
+    """Largest size of the request line and of each header of an HTTP request, in bytes."""
     slow: Seconds = Seconds(30.0)
-    """Seconds in which a request has to be there."""
+    """Seconds within which a request must have arrived."""
     idle: Seconds = Seconds(180.0)
-    """Seconds of silence after which a WebSocket is closed."""
+    """Seconds of silence after which the door closes a WebSocket."""
     stall: Seconds = Seconds(30.0)
-    """Seconds after which a client that takes nothing of what waits for it is told so and closed."""
+    """Seconds after which the door closes a client that reads none of its queued messages."""
     call: Seconds = Seconds(10.0)
-    """Seconds that a service has for an answer, if the caller does not say."""
+    """Seconds that a service has for an answer, unless the caller sets a timeout."""
     longest: Seconds = Seconds(300.0)
     """Longest time that a request may wait."""
     pending: int = 1024
-    """Requests of one client that are under way; it is not read from beyond that."""
+    """Unanswered requests per client; the door reads no more from a client that has this many."""
     clients: int = 20_000
-    """WebSockets at a time; beyond that commands are refused with 503."""
+    """WebSockets at a time. The door refuses more with 503."""
     aside: int = 1024
-    """Messages of a channel that no filter of its subscribers takes, and that wait for one who does."""
+    """Messages per channel that the door holds while no filter of a subscriber matches them."""
     memory_count: int = 100_000
-    """Messages that a queue in memory keeps; the oldest go."""
+    """Messages that a queue in memory keeps; the oldest are removed."""
     memory_bytes: int = 64 * MiB
-    """And bytes of them."""
+    """Bytes of messages that a queue in memory keeps; the oldest are removed."""
 
     def __post_init__(self) -> None:
         host_port(self.address)
@@ -65,7 +70,7 @@ class Http:
         for host in self.hosts:
             check_type("each name of hosts", host, str, "a str")
             check_host(host)
-        object.__setattr__(self, "cors", tuple(self.cors))  # a value doesn't change under its holder
+        object.__setattr__(self, "cors", tuple(self.cors))  # the caller may change its list later
         object.__setattr__(self, "hosts", tuple(self.hosts))
         for field in fields(self):
             if field.type is int:
@@ -76,10 +81,28 @@ class Http:
 
 
 def host_port(address: object) -> tuple[str, int]:
-    """The two parts of an address. Raises TypeError or ValueError."""
+    """Host and port of an address. Raises TypeError or ValueError."""
     if not isinstance(address, str):
         raise TypeError(f"the address of the JSON door must be HOST:PORT, not {address!r}")
     host, colon, port = address.removeprefix("http://").rstrip("/").rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{address!r} is no address of the JSON door: write HOST:PORT, such as {DEFAULT}")
+        raise ValueError(f"{address!r} is not an address of the JSON door: write HOST:PORT, such as {DEFAULT}")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def check_host(name: str) -> None:
+    """Raises ValueError if `name` can't be the name of a host."""
+    if name != ALL and host_name(name) != name.lower():
+        raise ValueError(
+            f"{name!r} is not the name of a host: write it without scheme and port, such as bus.example, or * for any"
+        )
+
+
+def host_name(host: str) -> str | None:
+    """The name in a Host header, without port; None if the header has none."""
+    if set(host) & set("@/?#\\ "):
+        return None
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".") or None
+    except ValueError:
+        return None

@@ -1,24 +1,27 @@
-"""What the JSON door counts. Values only."""
+"""Counters of the JSON door, which it reports as figures and as metrics. Values only."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Counters:
-    """Since the door was opened."""
+    """Counts since the door was opened."""
 
     requests: dict[str, int] = field(default_factory=dict)
-    """By command."""
+    """Requests by command, without those of the fast path."""
     refusals: dict[int, int] = field(default_factory=dict)
-    """By status."""
+    """Refused requests by status."""
     quick: int = 0
-    """Of the command `pub`, besides those."""
+    """Requests `pub` of the fast path."""
     delivered: int = 0
+    """Messages delivered to clients."""
     slow: int = 0
-    """Clients that were closed since they took nothing."""
+    """Clients that the door closed because they read nothing."""
 
-    def asked(self, cmd: str) -> None:
+    def requested(self, cmd: str) -> None:
+        """Count a request."""
         self.requests[cmd] = self.requests.get(cmd, 0) + 1
 
     def refused(self, status: int) -> None:
+        """Count a refused request."""
         self.refusals[status] = self.refusals.get(status, 0) + 1

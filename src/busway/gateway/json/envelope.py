@@ -1,7 +1,8 @@
-"""The two forms of a JSON message, flat and with `headers`, as one Request; and answers and messages in each of them. Values only.
+"""Envelopes of the JSON protocol: reads requests of both forms as one `Request`, and writes answers and messages in each.
 
-An object with a member `headers` that is an object is of the second form, any other is flat. They call some things differently:
-`sender` and `source`, `recver` and `target`, `topic` of a message and `tag`. In the bus a message has the fields `sender` and `tag`.
+An object whose member `headers` is an object has the headers form; any other has the flat form. The forms use different
+names: `sender` and `source`, `recver` and `target`, `topic` and `tag`. A message of the bus has the fields `sender` and
+`tag`. Sessions and the HTTP parser call this module. Values only.
 """
 
 from contextlib import suppress
@@ -17,20 +18,20 @@ FLAT: Final = 0
 HEADERS: Final = 1
 
 Ident: TypeAlias = str | int | float | None
-"""What a client may call a request; it is given back as it came."""
+"""The id that a client gave a request; the answer repeats it."""
 
 UNSET: Final = msgspec.UNSET
 BOUND: Final = "bound"
-"""Field of a call by URL: the URL that its service has bound."""
+"""Field of a call by URL that holds the URL that its service has bound."""
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
 _ABOUT: Final = frozenset({"mq", "ack", "apiKey", "signature", "sender", "source", "offset", "window"})
-"""Keys of a `pub` that are not part of the message."""
+"""Keys of a `pub` that do not become fields of the message."""
 
 
 class Malformed(Refused):
-    """Something that is no request."""
+    """The data is not a valid request."""
 
     def __init__(self, text: str, form: int = FLAT, ident: Ident = None) -> None:
         super().__init__(BAD, text)
@@ -39,13 +40,14 @@ class Malformed(Refused):
 
 
 class Called(NamedTuple):
-    """A call by the path of an HTTP request, as it came."""
+    """A call by the path of an HTTP request, as the client sent it."""
 
     url: str
-    """With its query."""
+    """The URL with its query."""
     verb: str
+    """The HTTP method."""
     parts: list[str]
-    """Of the path."""
+    """Parts of the path."""
     mq: str | None
     """The queue that the query names."""
     body: Any
@@ -54,7 +56,7 @@ class Called(NamedTuple):
 
 
 class Request:
-    """What somebody asks for, whatever form it came in."""
+    """A request of a client, in either form."""
 
     __slots__ = (
         "body",
@@ -77,26 +79,26 @@ class Request:
     def __init__(self, form: int, head: dict[str, Any], body: Any, raw: dict[str, Any]) -> None:
         self.form = form
         self.head = head
-        """Everything but the body, the command and the id."""
+        """All control fields except the command and the id."""
         self.body = body
         self.raw = raw
-        """As it came, for its signature."""
+        """The value that the client sent, for the check of its signature."""
         self.source: bytes | str | None = None
-        """The JSON that it came as."""
+        """The JSON text that the client sent, if it sent JSON."""
         self.key: Any = None
-        """Whose it is, if the door has keys."""
+        """The key that signed the request, if the door has keys."""
         self.url: str | None = None
         self.verb: str | None = None
-        """The HTTP method that a message of the second form may have."""
+        """The HTTP method; only the headers form has it."""
         self.status: Any = None
         self.plain = False
-        """The answer over HTTP is the body alone, with control fields as headers of HTTP."""
+        """The HTTP answer has the body alone, and its control fields in HTTP headers."""
         self.called: Called | None = None
-        """What it was if it is a call by the path of an HTTP request."""
+        """The call by the path of an HTTP request; None for any other request."""
         self.more: list[Any] = []
-        """Parameters that are not in the path of a call."""
+        """Parameters of a call that are not in its path."""
         self.whole = False
-        """Whether those are all."""
+        """Whether `more` holds all parameters, so that the path has none."""
         ident = head.pop("id", None)
         if ident is not None and type(ident) not in {str, int, float}:
             raise Malformed("id must be a text or a number", form)
@@ -107,7 +109,7 @@ class Request:
         self.cmd: str | None = cmd.lower() if cmd else None
 
     def text(self, key: str) -> str | None:
-        """The text of a key; None if it is not there. A number counts as its digits, as some clients have it."""
+        """The text of a key; None if the key is missing. Some clients send a number, which counts as its digits."""
         value = self.head.get(key)
         if value is None or type(value) is str:
             return value or None
@@ -116,7 +118,7 @@ class Request:
         raise Malformed(f"{key} must be a text", self.form, self.ident)
 
     def number(self, key: str) -> int | None:
-        """The whole number of a key, which may be written as text."""
+        """The whole number of a key, which a client may send as text."""
         value = self.head.get(key)
         if value is None or value == "":
             return None
@@ -130,7 +132,7 @@ class Request:
         return value
 
     def seconds(self, key: str) -> float | None:
-        """The seconds of a key, which may be written as text."""
+        """The seconds of a key, which a client may send as text."""
         value = self.head.get(key)
         if value is None:
             return None
@@ -142,8 +144,8 @@ class Request:
             raise Malformed(f"{key} must be a number of seconds", self.form, self.ident)
         return float(value)
 
-    def flag(self, key: str, default: bool) -> bool:  # noqa: FBT001, there is no other way to read it
-        """Whether a key says true; it may be written as text."""
+    def flag(self, key: str, default: bool) -> bool:  # noqa: FBT001, the call reads like dict.get
+        """The truth value of a key, which a client may send as text."""
         value = self.head.get(key)
         if value is None:
             return default
@@ -155,19 +157,34 @@ class Request:
 
     @property
     def is_call(self) -> bool:
-        """Whether it asks a service: by a method, or by the URL of one."""
+        """Whether the request calls a service, by a method or by a URL."""
         if self.url is not None:
             return not self.at_root and self.url != ""
         return self.form == FLAT and "method" in self.head
 
     @property
     def at_root(self) -> bool:
-        """Whether it is for the URL `/`, which is a call only if a service has bound that."""
+        """Whether the URL is `/`, which is a call only if a service has bound that URL."""
         return self.url is not None and self.url.partition("?")[0] == "/"
+
+    def address_by_name(self, mq: str, count: int) -> None:
+        """Address a call by path with a queue, which is the first `count` parts of the path, a module and a method."""
+        assert self.called is not None
+        module, method, params = url_calls.named(self.called.parts[count:])
+        self.head |= {"mq": mq, "module": module, "method": method}
+        self.head["params"] = self.more if self.whole else [*params, *self.more]
+
+    def address_by_url(self, bound: str) -> None:
+        """Address a call with its URL as it came, for the service that has bound the URL `bound`."""
+        if (called := self.called) is not None:
+            kind = called.kind if called.body is not UNSET and not self.whole else ""
+            self.head = {"content-type": kind} if kind else {}
+            self.url, self.verb, self.body = called.url, called.verb, called.body
+        self.head[BOUND] = bound
 
 
 def parse(data: bytes | str) -> Request:
-    """The request that a frame or a body is. Raises Malformed."""
+    """The request in the JSON of a frame or an HTTP body. Raises Malformed."""
     try:
         raw = _decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -178,7 +195,7 @@ def parse(data: bytes | str) -> Request:
 
 
 def of(raw: Any, *, body: Any = UNSET) -> Request:
-    """The request that a value is. Raises Malformed."""
+    """The request in a decoded JSON value. Raises Malformed."""
     if type(raw) is not dict:
         raise Malformed("json format required")
     headers = raw.get("headers")
@@ -199,7 +216,7 @@ def of(raw: Any, *, body: Any = UNSET) -> Request:
 
 
 def answer(form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> bytes:
-    """The reply to a request, in the form that it had."""
+    """The JSON of the answer to a request, in the form of the request."""
     if form == FLAT:
         return _encode({**(head or {}), "id": ident, "status": status, "body": body})
     return _encode({"headers": {**(head or {}), "id": ident}, "status": status, "body": body})
@@ -211,7 +228,7 @@ def encoded(value: Any) -> bytes:
 
 
 def stored(request: Request, ident: Ident, sender: str) -> tuple[bytes | str, dict[str, Any]]:
-    """Payload and fields of the message that a `pub` is. Raises what payload_of() raises."""
+    """Payload and fields of the message of a `pub`. Raises the errors of payload_of()."""
     head, fields = request.head, {"id": ident, "sender": sender}
     if len(head) > 1:
         fields |= {key: value for key, value in head.items() if key not in _ABOUT}
@@ -234,12 +251,12 @@ def stored(request: Request, ident: Ident, sender: str) -> tuple[bytes | str, di
 
 
 def delivery(form: int, mq: str, channel: str, message: Message, base: int, window: int | None = None) -> bytes:
-    """A stored message as a subscriber gets it."""
+    """The JSON of a stored message for a subscriber; see shown()."""
     return _encode(shown(form, mq, channel, message, base, window))
 
 
 def shown(form: int, mq: str, channel: str, message: Message, base: int, window: int | None = None) -> dict[str, Any]:
-    """A stored message in one of the forms, as a value; `base` is the offset of the message that its queue calls 0."""
+    """A stored message in one of the forms, as a value. `base` is the stream offset of message 0 of the queue."""
     offset = None if message.offset is None else message.offset - base
     fields = message.fields
     mark = fields.pop(bodies.MARK, None)
@@ -274,7 +291,7 @@ def _flat(
         if "tag" in fields:
             fields["topic"] = fields.pop("tag")
         url = fields.pop(BOUND, None)
-        if "url" in fields and "method" not in fields:  # a call of the other form
+        if "url" in fields and "method" not in fields:  # a call in the headers form
             module, method, params = url_calls.called(str(fields["url"]), url, mq, body)
             fields |= {"module": module, "method": method, "params": params}
         made = fields | made
@@ -297,16 +314,16 @@ def _headed(
 ) -> dict[str, Any]:
     url, verb, status = fields.pop("url", None), fields.pop("verb", None), fields.pop("status", None)
     fields.pop(BOUND, None)
-    if url is None and "method" in fields:  # a call of the other form
+    if url is None and "method" in fields:  # a call in the flat form
         url = "/".join(("", *(str(fields[key]) for key in ("module", "method") if fields.get(key))))
     head = fields | {"mq": mq, "channel": channel, "source": sender, "id": ident, "offset": str(offset)}
     if window is not None:
         head["window"] = str(window)
-    more = (("url", url), ("method", verb), ("status", status))
-    made: dict[str, Any] = {"headers": head} | {key: value for key, value in more if value is not None}
+    optional = (("url", url), ("method", verb), ("status", status))
+    made: dict[str, Any] = {"headers": head} | {key: value for key, value in optional if value is not None}
     if body is not UNSET:
         made["body"] = body
-    if url is not None:  # some services take nothing for a call that has not all of these
+    if url is not None:  # some services accept only a call that has all of these
         made.setdefault("status", None)
         made.setdefault("body", None)
     return made

@@ -1,7 +1,7 @@
-"""A client of the JSON door, whatever it is connected by: its requests one after the other, its subscriptions, its answers.
+"""Session: the state of one client of the JSON door, over any transport: its requests, subscriptions and answers.
 
-A machine that drivers are built on: they say what it means to answer and to deliver. Requests are done in the order they
-came, but for those that may take long (`take`, calls of services), which run beside the others.
+WebSocket and HTTP drivers derive from it and implement `answer` and `deliver`. A session runs requests in the order of
+arrival. Requests that may take long (`take`, calls of services) run in the background.
 """
 
 import asyncio
@@ -14,72 +14,73 @@ from uuid import uuid4
 from busway._core import Message
 from busway.errors import BusError
 from busway.gateway.json.envelope import FLAT, Ident, Request
-from busway.gateway.json.statuses import AWAY, FAILED, Refused, told
-from busway.gateway.queues.queues import Queue
-from busway.gateway.queues.round_robin import Subscriber
+from busway.gateway.json.statuses import AWAY, FAILED, Refused, status_of
 
 if TYPE_CHECKING:
     from busway.gateway.http.commands import Commands
+    from busway.gateway.queues.queues import Queue
+    from busway.gateway.queues.round_robin import Subscriber
 
 log = logging.getLogger("busway.gateway")
 
 
 class Session:
-    """One client."""
+    """One client of the door."""
 
     answers_all = False
-    """Whether a request is answered also if it has no id to know the answer by."""
+    """Whether a `ping` without an id gets an answer, too."""
 
     def __init__(self, commands: "Commands") -> None:
         self.id = str(uuid4())
         self.form = FLAT
-        """Of its last request: what it is told unasked has this form."""
+        """Form of the last request; the door uses it for messages that answer no request."""
         self.full = False
-        """It takes nothing for now."""
+        """The client accepts no more data for now."""
         self.gone = False
         self.busy = 0
-        """Requests that are not answered yet, besides the one that the others wait for."""
+        """Unanswered requests that run in the background."""
         self.subscribers: dict[tuple[str, str], Subscriber] = {}
+        """Subscribers by stream and channel."""
         self.bound: dict[str, list[str]] = {}
-        """URLs of the services it offers, by queue."""
+        """Topics of the URLs that the client has bound, by queue."""
         self._commands = commands
         self._waiting: deque[Request] = deque()
         self._running: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         commands.sessions[self.id] = self
 
-    # What a driver does.
+    # Methods of the driver.
 
     def answer(self, form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> None:
-        """Answer a request, or pass on the answer of a service."""
+        """Send the answer of the door or of a service."""
         raise NotImplementedError
 
-    def acked(self, form: int, ident: Ident, queue: Queue, mq: str) -> None:
-        """Answer a `pub` that is stored."""
+    def acked(self, form: int, ident: Ident, queue: "Queue", mq: str) -> None:
+        """Answer a `pub` whose message is stored."""
         del queue
         self.answer(form, ident, 200, f"OK, PUB (mq={mq})")
 
-    def deliver(self, one: Subscriber, message: Message) -> None:
-        """Hand over a message of a subscription."""
+    def deliver(self, subscriber: "Subscriber", message: Message) -> None:
+        """Send a message of a subscription."""
         raise NotImplementedError
 
     def relieved(self) -> None:
-        """Fewer requests are under way."""
+        """The session has fewer unanswered requests than before."""
 
     # Requests.
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits for another one."""
+        """Whether the next request can run at once."""
         return self._running is None
 
     @property
     def waiting(self) -> int:
-        """Requests that are under way or wait for their turn."""
+        """Requests that run in the background or are queued."""
         return self.busy + len(self._waiting)
 
     def receive(self, request: Request) -> None:
-        """Somebody asks for something."""
+        """Run a request, or queue it behind the running one."""
         self.form = request.form
         if request.ident is None and (request.cmd != "ping" or self.answers_all):
             request.ident = str(uuid4())
@@ -90,34 +91,34 @@ class Session:
 
     def _begin(self, request: Request) -> None:
         try:
-            later = self._commands.run(self, request)
-        except Exception as error:  # noqa: BLE001, told
+            command = self._commands.run(self, request)
+        except Exception as error:  # noqa: BLE001, the client gets it
             self.fail(request, error)
             return
-        if later is not None:
-            self._running = asyncio.get_running_loop().create_task(self._finish(request, later))
+        if command is not None:
+            self._running = asyncio.get_running_loop().create_task(self._finish(request, command))
 
-    async def _finish(self, request: Request, later: Coroutine[Any, Any, None]) -> None:
+    async def _finish(self, request: Request, command: Coroutine[Any, Any, None]) -> None:
         try:
-            await later
-        except Exception as error:  # noqa: BLE001, told
+            await command
+        except Exception as error:  # noqa: BLE001, the client gets it
             self.fail(request, error)
         self._running = None
         while self._waiting and self.idle and not self.gone:
             self._begin(self._waiting.popleft())
         self.relieved()
 
-    def beside(self, request: Request, later: Coroutine[Any, Any, None]) -> None:
-        """Do something that may take long, while others go on."""
+    def background(self, request: Request, command: Coroutine[Any, Any, None]) -> None:
+        """Run a command that may take long in the background, so that the next requests need not wait."""
         self.busy += 1
-        task = asyncio.get_running_loop().create_task(self._beside(request, later))
+        task = asyncio.get_running_loop().create_task(self._background(request, command))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _beside(self, request: Request, later: Coroutine[Any, Any, None]) -> None:
+    async def _background(self, request: Request, command: Coroutine[Any, Any, None]) -> None:
         try:
-            await later
-        except Exception as error:  # noqa: BLE001, told
+            await command
+        except Exception as error:  # noqa: BLE001, the client gets it
             self.fail(request, error)
         except asyncio.CancelledError:
             if not self.gone:
@@ -128,39 +129,39 @@ class Session:
             self.relieved()
 
     def fail(self, request: Request, error: Exception) -> None:
-        """Tell what went wrong with a request."""
+        """Answer a request with the status and text of its error."""
         if not isinstance(error, Refused | BusError | ValueError | TypeError):
-            log.error("unexpected error while a request was done: %s", request.cmd, exc_info=error)
+            log.error("unexpected error in the command %s", request.cmd, exc_info=error)
             self.answer(request.form, request.ident, FAILED, "unexpected error")
             return
-        self.refuse(request.form, request.ident, *told(error))
+        self.refuse(request.form, request.ident, *status_of(error))
 
     def refuse(self, form: int, ident: Ident, status: int, text: str) -> None:
-        """Tell that something is not done."""
+        """Answer with the status and text of a refusal, and count it."""
         self._commands.counters.refused(status)
         self.answer(form, ident, status, text)
 
     # Subscriptions.
 
-    def ended(self, one: Subscriber, status: int, text: str) -> None:
-        """A subscription is over: its queue or its channel is gone."""
-        self.subscribers = {key: other for key, other in self.subscribers.items() if other is not one}
-        mq, channel = one.mq, one.channel
-        self.answer(one.form, None, status, text, {"mq": mq, "channel": channel})
+    def ended(self, subscriber: "Subscriber", status: int, text: str) -> None:
+        """A subscription has ended because its queue or its channel was removed, or the broker stops."""
+        self.subscribers = {key: other for key, other in self.subscribers.items() if other is not subscriber}
+        mq, channel = subscriber.mq, subscriber.channel
+        self.answer(subscriber.form, None, status, text, {"mq": mq, "channel": channel})
 
     def room(self) -> None:
-        """It takes something again."""
+        """The client accepts data again."""
         self.full = False
-        for one in self.subscribers.values():
-            one.tap.look()
+        for subscriber in self.subscribers.values():
+            subscriber.consumer.dispatch()
 
     def stop(self) -> None:
-        """The door is closed: what is under way is answered as far as it can be."""
+        """The door closes: cancel background requests, which answer that the broker stops."""
         for task in self._tasks:
             task.cancel()
 
     def close(self) -> None:
-        """The client is gone."""
+        """The client has disconnected: cancel its requests and remove its subscriptions and services."""
         if self.gone:
             return
         self.gone = self.full = True

@@ -1,4 +1,7 @@
-"""The status that a request is answered with when the bus says no. Values only."""
+"""Statuses of JSON answers, and the status for each error of the bus. Values only.
+
+Sessions call `status_of` when a request fails; the door raises `Refused` for a request that it refuses itself.
+"""
 
 from typing import Final
 
@@ -28,7 +31,7 @@ AWAY: Final = 503
 LATE: Final = 504
 NO_DATA: Final = 604
 NO_CMD: Final = "cmd key required"
-"""The text for a request that names no command and calls nothing."""
+"""The text for a request without a command that does not call a service either."""
 
 _BY_CODE: Final[dict[int, int]] = {
     Code.NO_STREAM: NOT_FOUND,
@@ -53,8 +56,8 @@ _BY_CLASS: Final[tuple[tuple[type[BaseException], int], ...]] = (
 )
 
 
-class Refused(Exception):  # noqa: N818, it says what happened
-    """A request that is not done, with the status and the text for whoever sent it."""
+class Refused(Exception):  # noqa: N818, the name states what happened
+    """The door refuses a request; carries the status and the text of the answer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -63,14 +66,14 @@ class Refused(Exception):  # noqa: N818, it says what happened
 
 
 def _of_service(code: int | str) -> int:
-    """The status that a service chose, by a code such as "404"; that of a payload which does not fit; else FAILED."""
+    """The status for the error code of a service: a code such as "404" itself, BAD for a wrong payload, else FAILED."""
     if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdigit() and code[0] in "45":
         return int(code)
     return BAD if code == "PayloadError" else FAILED
 
 
-def told(error: Exception) -> tuple[int, str]:
-    """Status and text for an error of the bus, or of a value that was given."""
+def status_of(error: Exception) -> tuple[int, str]:
+    """Status and text of the answer for an error of the bus, or for a wrong value in the request."""
     if isinstance(error, Refused):
         return error.status, error.text
     if isinstance(error, BusError) and (status := _BY_CODE.get(error.code)) is not None:

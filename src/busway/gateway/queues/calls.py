@@ -1,7 +1,7 @@
-"""Calls of services through the JSON door: to services of the bus, and to clients of the door that serve a queue.
+"""Calls of services by clients of the JSON door: to services of the bus, and to clients of the door that serve a queue.
 
-A service of the bus is asked as any client asks it. One of the door gets the call as a message of its queue and answers it with
-`route`, to the session that the message came from. Whatever happens, a call is answered once.
+`http/commands.py` starts each call. A service of the bus gets a request. A client of the door gets the call as a message of
+its queue, and answers with the command `route`. Every call is answered exactly once, with an error if necessary.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from urllib.parse import parse_qsl, unquote
 from busway.client.bus import Bus
 from busway.errors import NoResponders
 from busway.gateway.auth.guard import Guard
-from busway.gateway.http import request_parser
 from busway.gateway.json import bodies
 from busway.gateway.json.config import Http
 from busway.gateway.json.envelope import FLAT, HEADERS, UNSET, Ident, Request
@@ -26,37 +25,37 @@ if TYPE_CHECKING:
 
 Publish: TypeAlias = Callable[[Queue, Request, str], Coroutine[Any, Any, Any]]
 
-WENT: Final = "the service went away before it answered"
+GONE_TEXT: Final = "the service disconnected before it answered"
 _PARTS: Final = 8
 """Parts of a path that may be parameters of a service of the bus."""
 
 
 class Expected(NamedTuple):
-    """A call that somebody waits for."""
+    """A call in flight to a client of the door."""
 
     session: "Session"
     form: int
     timer: asyncio.TimerHandle
     stream: str
-    """Of the queue that it was put in."""
+    """The stream of the queue that got the call."""
 
 
 class Calls:
-    """What is asked and was not answered yet."""
+    """The calls in flight."""
 
     def __init__(
-        self, bus: Bus, queues: Queues, offers: "DoorServices", settings: Http, guard: Guard, publish: Publish
+        self, bus: Bus, queues: Queues, services: "DoorServices", settings: Http, guard: Guard, publish: Publish
     ) -> None:
         self._bus = bus
         self._queues = queues
-        self._offers = offers
+        self._services = services
         self._settings = settings
         self._guard = guard
         self._publish = publish
         self._expected: dict[tuple[str, Ident], Expected] = {}
 
     def begin(self, session: "Session", request: Request) -> None:
-        """Ask a service; its answer comes when it comes. Raises Refused."""
+        """Start a call, which runs in the background. Raises Refused."""
         seconds = min(request.seconds("timeout") or self._settings.call, self._settings.longest)
         name = _name(request)
         queue, mq, asked = self._by_name(request) if request.url is None else self._by_url(request)
@@ -64,34 +63,34 @@ class Calls:
             if not any(self._guard.may(request, "request", topic) for topic in (mq, *(topic for topic, _ in asked))):
                 raise self._guard.refusal("request", name)
             request.head["mq"] = mq
-            session.beside(request, self._queued(session, request, queue, mq, seconds))
+            session.background(request, self._call_queue(session, request, queue, mq, seconds))
         else:
-            session.beside(request, self._native(session, request, asked, seconds))
+            session.background(request, self._call_bus(session, request, asked, seconds))
 
     def _by_name(self, request: Request) -> tuple[Queue | None, str, list[tuple[str, Any]]]:
-        """Who is asked by module and method: a queue, by a URL of its or not, or services of the bus."""
+        """Target of a call by module and method: a queue, or services of the bus with their parameters."""
         mq = request.text("mq")
         params = request.head.get("params", request.body)
         if mq is not None and (queue := self._queues.find(mq)) is not None and queue.topic is not None:
             return queue, mq, []
         topic = _name(request)
-        if (found := self._offers.match("/" + topic)) is not None and not found.rest:
+        if (found := self._services.match("/" + topic)) is not None and not found.rest:
             return self._queues.get(found.mq), found.mq, [(topic, None)]
         return None, "", [(topic, [] if params is UNSET or params is None else params)]
 
     def _by_url(self, request: Request) -> tuple[Queue | None, str, list[tuple[str, Any]]]:
-        """Who is asked by a URL: the longest one that a client has bound, a queue, or services of the bus."""
+        """Target of a call by URL: the queue of the longest bound URL, a queue, or services of the bus with parameters."""
         path, _, query = (request.url or "").partition("?")
         parts = [unquote(part) for part in path.split("/") if part]
-        found = self._offers.match("/".join(parts)) if parts else self._offers.root
+        found = self._services.match("/".join(parts)) if parts else self._services.root
         if found is not None and (queue := self._served(found.mq)) is not None:
-            request_parser.by_url(request, found.url)
+            request.address_by_url(found.url)
             return queue, found.mq, [(found.url.strip("/"), None)]
         mq, count = self._queue_of(request, parts)
         if mq is not None and (queue := self._served(mq)) is not None:
             if request.called is not None:
-                request_parser.by_name(request, mq, count)
-                request.url = None  # its module and method say it
+                request.address_by_name(mq, count)
+                request.url = None  # module and method replace it
             return queue, mq, []
         more, whole = request.more, request.whole
         if request.called is None and request.body is not UNSET and request.body not in (None, ""):
@@ -100,31 +99,31 @@ class Calls:
         return None, "", list(candidates(parts, query, more, whole=whole))
 
     def _served(self, mq: str) -> Queue | None:
-        """A queue that takes calls."""
+        """The queue with the name `mq`, if it takes calls."""
         queue = self._queues.find(mq)
         return queue if queue is not None and queue.topic is not None else None
 
     def _queue_of(self, request: Request, parts: list[str]) -> tuple[str | None, int]:
-        """The queue that a path begins with, and how many of its parts that is; or the one that the request names."""
+        """The queue that the request names, or the queue at the beginning of its path with the number of its parts."""
         explicit = request.text("mq") if request.called is None else request.called.mq
         if explicit is not None:
             return explicit, 0
         for count in range(min(len(parts), _PARTS), 1, -1):
-            if self._offers.serves(topic := "/".join(parts[:count])):
+            if self._services.serves(topic := "/".join(parts[:count])):
                 return topic, count
         if parts and self._queues.find(parts[0]) is not None:
             return parts[0], 1
         return None, 0
 
-    # A client of the door serves.
+    # Calls to clients of the door.
 
-    async def _queued(self, session: "Session", request: Request, queue: Queue, mq: str, seconds: float) -> None:
-        if not await self._offers.served(queue):
-            raise Refused(NOT_FOUND, f"MQ({mq}) has no service at the moment")
+    async def _call_queue(self, session: "Session", request: Request, queue: Queue, mq: str, seconds: float) -> None:
+        if not await self._services.served(queue):
+            raise Refused(NOT_FOUND, f"MQ({mq}) has no service now: no client subscribes to it")
         key = session.id, request.ident
         self._forget(key)
         session.busy += 1
-        timer = asyncio.get_running_loop().call_later(seconds, self._late, key, seconds)
+        timer = asyncio.get_running_loop().call_later(seconds, self._timed_out, key, seconds)
         form = HEADERS if request.plain else request.form
         self._expected[key] = Expected(session, form, timer, queue.stream)
         try:
@@ -134,7 +133,7 @@ class Calls:
             raise
 
     def route(self, session: "Session", target: "Session", request: Request) -> None:
-        """Pass an answer on."""
+        """Send the answer of a service, which `session` has sent, to the caller `target`."""
         key = target.id, request.ident
         expected = self._expected.get(key)
         form = target.form if expected is None else expected.form
@@ -150,19 +149,19 @@ class Calls:
         self._forget(key)
         target.answer(form, request.ident, _status(request), body, head)
 
-    def _late(self, key: tuple[str, Ident], seconds: float) -> None:
+    def _timed_out(self, key: tuple[str, Ident], seconds: float) -> None:
         if (expected := self._forget(key)) is not None:
-            expected.session.answer(expected.form, key[1], LATE, f"no answer of the service within {seconds:g} s")
+            expected.session.answer(expected.form, key[1], LATE, f"the service did not answer within {seconds:g} s")
 
     def pending(self, stream: str) -> bool:
-        """Whether somebody waits for an answer of a queue's service."""
-        return any(one.stream == stream for one in self._expected.values())
+        """Whether a call to the service of a queue is in flight."""
+        return any(expected.stream == stream for expected in self._expected.values())
 
     def unserved(self, stream: str) -> None:
-        """The service of a queue has gone: who waits for it is told."""
-        for key in [key for key, one in self._expected.items() if one.stream == stream]:
+        """The service of a queue has disconnected: answer its calls in flight with an error."""
+        for key in [key for key, expected in self._expected.items() if expected.stream == stream]:
             if (expected := self._forget(key)) is not None:
-                expected.session.refuse(expected.form, key[1], GONE, WENT)
+                expected.session.refuse(expected.form, key[1], GONE, GONE_TEXT)
 
     def _forget(self, key: tuple[str, Ident]) -> Expected | None:
         if (expected := self._expected.pop(key, None)) is not None:
@@ -172,18 +171,20 @@ class Calls:
         return expected
 
     def left(self, session: "Session") -> None:
-        """Nobody waits for its answers any more."""
+        """A caller has disconnected: forget its calls."""
         for key in [key for key in self._expected if key[0] == session.id] if session.busy else ():
             self._forget(key)
 
-    # A service of the bus.
+    # Calls to services of the bus.
 
-    async def _native(self, session: "Session", request: Request, asked: list[tuple[str, Any]], seconds: float) -> None:
+    async def _call_bus(
+        self, session: "Session", request: Request, asked: list[tuple[str, Any]], seconds: float
+    ) -> None:
         fields: dict[str, Any] = {"id": request.ident, "sender": session.id}
         if (url := request.called.url if request.called is not None else request.url) is not None:
             fields |= {"url": url, "verb": request.called.verb if request.called is not None else request.verb}
             fields = {name: value for name, value in fields.items() if value is not None}
-        allowed = [one for one in asked if self._guard.may(request, "request", one[0])]
+        allowed = [(name, params) for name, params in asked if self._guard.may(request, "request", name)]
         if asked and not allowed:
             raise self._guard.refusal("request", asked[0][0])
         for name, params in allowed:
@@ -200,22 +201,22 @@ class Calls:
                 body, coded = reply.payload, False
             session.answer(request.form, request.ident, OK, body, {"encoding": bodies.BASE64} if coded else None)
             return
-        root = self._offers.root if request.url is not None else None
+        root = self._services.root if request.url is not None else None
         if root is not None and (queue := self._served(root.mq)) is not None:
             if not self._guard.may(request, "request", ""):
                 raise self._guard.refusal("request", root.url)
-            request_parser.by_url(request, root.url)
+            request.address_by_url(root.url)
             request.head["mq"] = root.mq
-            await self._queued(session, request, queue, root.mq, seconds)
+            await self._call_queue(session, request, queue, root.mq, seconds)
             return
-        raise Refused(NOT_FOUND, _nobody(request))
+        raise Refused(NOT_FOUND, _not_found(request))
 
 
 def candidates(parts: list[str], query: str, more: list[Any], *, whole: bool) -> Iterator[tuple[str, list[Any]]]:
-    """The services that a path may mean, the longest first, each with its parameters.
+    """The services that a path may name, the longest name first, each with its parameters.
 
-    Those are what is left of the path and what was given besides, or that alone if it is the whole; what the query says
-    is one more at the end.
+    The parameters are the rest of the path and `more`, or only `more` if it is the `whole`. The members of the query
+    are one further parameter at the end.
     """
     named = dict(parse_qsl(query))
     for end in range(len(parts), max(len(parts) - _PARTS, 0), -1):
@@ -224,12 +225,12 @@ def candidates(parts: list[str], query: str, more: list[Any], *, whole: bool) ->
 
 
 def _name(request: Request) -> str:
-    """The topic of the service that is asked, if all of a URL is its name. Raises Malformed."""
+    """The topic of the called service, if its name is the whole URL. Raises Malformed."""
     if request.url is None:
         parts = [request.text("mq"), request.text("module"), request.text("method")]
     else:
         parts = [unquote(part) for part in request.url.partition("?")[0].split("/")]
-    return "/".join(one.strip("/") for one in parts if one)
+    return "/".join(part.strip("/") for part in parts if part)
 
 
 def _status(request: Request) -> int:
@@ -243,7 +244,7 @@ def _status(request: Request) -> int:
     return status
 
 
-def _nobody(request: Request) -> str:
+def _not_found(request: Request) -> str:
     if request.form == FLAT and request.url is None:
         return f"module={request.head.get('module') or ''}, method={request.head.get('method') or ''} Not Found"
     return f"{request.url} Not Found"

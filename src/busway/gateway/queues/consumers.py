@@ -1,7 +1,8 @@
-"""The channels that clients of the JSON door consume: one consumer of the bus for each, whatever number of clients share it.
+"""Consumers of the JSON door: one consumer of the bus per channel, shared by all clients that subscribe to it. A driver.
 
-It takes as many messages as they have credit for, and hands each to the next whose filter takes it. One that nobody takes
-now is held here, not acknowledged, so it stays: for whoever comes, here or elsewhere. A driver.
+A consumer takes as many messages as its subscribers have credit for, and delivers each to the next subscriber whose filter
+matches. It holds a message that no subscriber accepts, without acknowledging it, so that another consumer can get it later.
+`http/commands.py` subscribes clients and takes messages here.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from busway._core import Message
 from busway.client.bus import Bus
 from busway.client.channels.channel import Channel
 from busway.errors import BusError, Closed, Timeout
-from busway.gateway.json.statuses import FORBIDDEN, Refused, told
+from busway.gateway.json.statuses import FORBIDDEN, Refused, status_of
 from busway.gateway.queues.names import DELETE_ON_EXIT, EXCLUSIVE, channel_name
 from busway.gateway.queues.queues import Queue
 from busway.gateway.queues.round_robin import RoundRobin, Subscriber
@@ -22,21 +23,22 @@ from busway.gateway.queues.round_robin import RoundRobin, Subscriber
 log = logging.getLogger("busway.gateway")
 
 _MOST: Final = 1024
+"""Most messages per take."""
 _BYTES: Final = 4 << 20
-"""What is taken at once."""
-_REST: Final = 3
-"""Turns of the loop before a channel that was empty is taken from again, if no other waits for that."""
+"""Most bytes per take, estimated."""
+_TURNS: Final = 3
+"""Turns of the loop before the next take from a channel that was empty, if no other channel is queued."""
 _SAMPLE: Final = 8
-"""Messages of a batch whose size is looked at, about."""
+"""Messages of a batch whose size is measured, about."""
 _IDLE: Final = 5.0
 """Seconds that a channel stays open for the next `take`."""
 
 
-class Beat:
-    """Lets channels that were empty a moment ago be taken from again: one in each turn of the loop.
+class Pacer:
+    """Delays the next take from channels that were empty: releases one channel per turn of the loop.
 
-    In a loop that has little to do that is at once. In one that has much to do more has come by then, and few large batches cost less
-    than many small ones; and however many channels there are, they don't hold up the answers to those who publish.
+    In an idle loop the delay is negligible. In a busy loop it lets batches grow, and a few large batches cost less than many
+    small ones. It also keeps many channels from delaying the answers to publishers.
     """
 
     def __init__(self) -> None:
@@ -44,20 +46,20 @@ class Beat:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def next(self) -> "asyncio.Future[None]":
-        """Done when it is its turn."""
+        """A future that is done when the channel may take again."""
         if not self._waiting:
-            self._rest(_REST)
+            self._wait(_TURNS)
         future = self._loop.create_future()
         self._waiting.append(future)
         return future
 
-    def _rest(self, turns: int) -> None:
+    def _wait(self, turns: int) -> None:
         if turns:
-            self._loop.call_soon(self._rest, turns - 1)
+            self._loop.call_soon(self._wait, turns - 1)
         else:
-            self._turn()
+            self._release()
 
-    def _turn(self) -> None:
+    def _release(self) -> None:
         waiting = self._waiting
         while waiting:
             future = waiting.popleft()
@@ -65,71 +67,72 @@ class Beat:
                 future.set_result(None)
                 break
         if waiting:
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._release)
 
 
 class QueueConsumer:
-    """A channel that is consumed here."""
+    """The consumer of one channel, with its subscribers."""
 
     def __init__(
-        self, bus: Bus, queue: Queue, name: str, aside: int, beat: Beat, gone: Callable[["QueueConsumer"], None]
+        self, bus: Bus, queue: Queue, name: str, aside: int, pacer: Pacer, gone: Callable[["QueueConsumer"], None]
     ) -> None:
         self.queue = queue
         self.name = name
-        self.ring = RoundRobin()
+        self.subscribers = RoundRobin()
         self.users = 0
-        """Who takes from it at the moment, besides its subscribers."""
+        """Running calls of take() and open()."""
         self.used = 0.0
-        """When it was last."""
+        """Loop time of the last use."""
         self._aside = aside
-        self._beat = beat
+        self._pacer = pacer
         self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._channel: Channel = bus.channel(queue.stream, name, window=0, create=False, max_processing=None)
         self._held: deque[tuple[Message, Any]] = deque()
         self._size = _BYTES // 32
-        """Of a message, as far as is known."""
+        """Estimated size of a message."""
         self._pump: asyncio.Task[None] | None = None
-        self._told = False
+        self._warned = False
         self.over = False
         self.opened = asyncio.ensure_future(self._channel.start())
 
     @property
     def ended(self) -> bool:
-        """Whether its queue or its channel was removed, or the bus is closed: nothing can be taken from it any more."""
+        """Whether its queue or its channel was removed, or the bus is closed."""
         return self.over or (self.opened.done() and self._channel.closed)
 
     @property
-    def passing(self) -> bool:
-        """Whether it must not stay open for nobody: what it holds is for others."""
+    def transient(self) -> bool:
+        """Whether it must close when unused: it holds messages for other consumers, or its channel is of that kind."""
         return bool(self._held) or bool(self.queue.channel_mask(self.name) & (DELETE_ON_EXIT | EXCLUSIVE))
 
     # Subscribers.
 
-    def subscribe(self, one: Subscriber) -> None:
-        """One more; what is held and it takes it gets at once."""
-        one.tap = self
-        self.ring.add(one)
-        self.look()
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Add a subscriber, and deliver the held messages that its filter matches."""
+        subscriber.consumer = self
+        self.subscribers.add(subscriber)
+        self.dispatch()
 
-    def unsubscribe(self, one: Subscriber) -> None:
-        self.ring.remove(one)
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Remove a subscriber."""
+        self.subscribers.remove(subscriber)
         self.used = self._loop.time()
-        if self._pump is not None and not self.ring.room(1):
-            self._pump.cancel()  # nothing is lost: what has come by then is taken next
+        if self._pump is not None and not self.subscribers.room(1):
+            self._pump.cancel()  # no message is lost: the next take returns those that have arrived
             self._pump = None
 
-    def look(self) -> None:
-        """Somebody has credit or room again, or another filter."""
-        if self._held and self.ring.members:
-            self._hand([])
-        if self._pump is None and not self.over and self.ring.room(1) and len(self._held) < self._aside:
-            self._pump = self._loop.create_task(self._run(), name=f"busway tap {self.queue.stream}/{self.name}")
+    def dispatch(self) -> None:
+        """Deliver and take again after a subscriber has got credit, room or another filter."""
+        if self._held and self.subscribers.members:
+            self._deliver([])
+        if self._pump is None and not self.over and self.subscribers.room(1) and len(self._held) < self._aside:
+            self._pump = self._loop.create_task(self._run(), name=f"busway consumer {self.queue.stream}/{self.name}")
 
-    # Takers.
+    # Takes.
 
     async def take(self, most: int, timeout: float) -> list[Message]:
-        """At most so many, and none if there are none within so many seconds."""
+        """Take and acknowledge at most `most` messages; an empty list if none arrives within `timeout` seconds."""
         self.users += 1
         try:
             if self._held:
@@ -145,31 +148,31 @@ class QueueConsumer:
         finally:
             self.users -= 1
             self.used = self._loop.time()
-            self.look()
+            self.dispatch()
 
-    # Inside.
+    # The take loop.
 
     def _at_once(self) -> int:
         return max(1, min(_MOST, _BYTES // self._size))
 
     def _measure(self, batch: list[Message]) -> None:
         if batch:
-            some = batch[:: max(len(batch) // _SAMPLE, 1)]  # to look at all takes as long as to hand them out
-            mean = sum(len(one.payload) for one in some) // len(some) + 256
+            sample = batch[:: max(len(batch) // _SAMPLE, 1)]  # measuring all takes as long as delivering them
+            mean = sum(len(message.payload) for message in sample) // len(sample) + 256
             self._size = max(mean, (self._size + mean) // 2)
 
     async def _run(self) -> None:
-        """Take as long as somebody has room."""
+        """Take and deliver while a subscriber has room."""
         try:
-            while room := self.ring.room(self._at_once()):
+            while room := self.subscribers.room(self._at_once()):
                 if len(self._held) >= self._aside:
-                    self._tell()
+                    self._warn()
                     return
                 batch = await self._channel.take(room)
                 self._measure(batch)
-                self._hand(batch)
+                self._deliver(batch)
                 if len(batch) < room:
-                    await self._beat.next()
+                    await self._pacer.next()
         except Closed:
             self._end(None)
         except BusError as error:
@@ -178,62 +181,62 @@ class QueueConsumer:
             if self._pump is asyncio.current_task():
                 self._pump = None
 
-    def _hand(self, batch: list[Message]) -> None:
-        """Hand out what is held and what has come, in this order; hold what nobody takes now."""
-        ring = self.ring
+    def _deliver(self, batch: list[Message]) -> None:
+        """Deliver the held messages and then the batch; hold the messages that no subscriber accepts now."""
+        subscribers = self.subscribers
         if self._held:
             waiting, self._held = self._held, deque()
-            done = [message for message, tag in waiting if not self._give(message, tag)]
+            done = [message for message, tag in waiting if self._deliver_one(message, tag)]
         else:
             done = []
-        if not self._held and not done and (dealt := ring.deal(len(batch))) is not None:
-            for next_, message in zip(dealt, batch, strict=True):
-                next_.sink.deliver(next_, message)
+        if not self._held and not done and (dealt := subscribers.deal(len(batch))) is not None:
+            for subscriber, message in zip(dealt, batch, strict=True):
+                subscriber.sink.deliver(subscriber, message)
             done = batch
-        elif ring.filtered:
-            done += [message for message in batch if not self._give(message, message.fields.get("tag"))]
+        elif subscribers.filtered:
+            done += [message for message in batch if self._deliver_one(message, message.fields.get("tag"))]
         else:
-            choose = ring.choose
+            choose = subscribers.choose
             for message in batch:
-                if (one := choose(None)) is None:
+                if (chosen := choose(None)) is None:
                     self._held.append((message, None))
                 else:
-                    one.sink.deliver(one, message)
+                    chosen.sink.deliver(chosen, message)
                     done.append(message)
         if done and not self._channel.closed:
             self._channel.ack(done)
 
-    def _give(self, message: Message, tag: Any) -> bool:
-        """Hand out one; True: it is held instead."""
-        if self.ring.filtered and tag is None:
+    def _deliver_one(self, message: Message, tag: Any) -> bool:
+        """Deliver one message. False: no subscriber accepts it, so it is held."""
+        if self.subscribers.filtered and tag is None:
             tag = message.fields.get("tag")
-        one = self.ring.choose(tag)
-        if one is None:
+        subscriber = self.subscribers.choose(tag)
+        if subscriber is None:
             self._held.append((message, tag))
-            return True
-        one.sink.deliver(one, message)
-        return False
+            return False
+        subscriber.sink.deliver(subscriber, message)
+        return True
 
-    def _tell(self) -> None:
-        if not self._told:
-            self._told = True
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
             log.warning(
-                "%d messages of the channel %s/%s are held: no filter of its subscribers takes them",
+                "%d messages of the channel %s/%s are held: no filter of its subscribers matches them",
                 len(self._held),
                 self.queue.stream,
                 self.name,
             )
 
     def _end(self, error: BusError | None) -> None:
-        """The channel is gone, or the bus is."""
+        """The channel was removed, or the bus is closed."""
         self.over = True
-        status, text = told(error) if error is not None else (503, "the broker stops")
-        for one in list(self.ring.members):
-            one.sink.ended(one, status, text)
+        status, text = status_of(error) if error is not None else (503, "the broker stops")
+        for subscriber in list(self.subscribers.members):
+            subscriber.sink.ended(subscriber, status, text)
         self._gone(self)
 
     async def close(self) -> None:
-        """Take no more; what is held is for others."""
+        """Stop taking and leave the channel, which redelivers the held messages to other consumers."""
         self.over = True
         if self._pump is not None:
             self._pump.cancel()
@@ -244,12 +247,12 @@ class QueueConsumer:
 
 
 class QueueConsumers:
-    """All of them, by stream and channel."""
+    """The consumers of all channels, by stream and channel."""
 
     def __init__(self, bus: Bus, aside: int) -> None:
         self._bus = bus
         self._aside = aside
-        self._beat = Beat()
+        self._pacer = Pacer()
         self._all: dict[tuple[str, str], QueueConsumer] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -257,74 +260,81 @@ class QueueConsumers:
         return len(self._all)
 
     async def open(self, queue: Queue, shown: str) -> QueueConsumer:
-        """The tap of a channel. Raises Refused or what the bus says."""
+        """The consumer of a channel, opened if necessary. Raises ValueError or a BusError."""
         key = queue.stream, channel_name(shown)
-        tap = self._all.get(key)
-        if tap is None or tap.ended:  # one that was removed may have been created again
-            tap = self._all[key] = QueueConsumer(self._bus, queue, key[1], self._aside, self._beat, self._forget)
-        tap.queue = queue
-        tap.users += 1
+        consumer = self._all.get(key)
+        if consumer is None or consumer.ended:  # the channel may have been created again
+            consumer = self._all[key] = QueueConsumer(self._bus, queue, key[1], self._aside, self._pacer, self._forget)
+        consumer.queue = queue
+        consumer.users += 1
         try:
-            await asyncio.shield(tap.opened)
+            await asyncio.shield(consumer.opened)
         except BaseException:
-            if tap.opened.done():
-                self._forget(tap)
+            if consumer.opened.done():
+                self._forget(consumer)
             raise
         finally:
-            tap.users -= 1
-        return tap
+            consumer.users -= 1
+        return consumer
 
-    def check(self, tap: QueueConsumer, sink: Any) -> None:
-        """Refuse a second one where there is to be one only."""
-        others = [one for one in tap.ring.members if one.sink is not sink]
-        if others and tap.queue.channel_mask(tap.name) & EXCLUSIVE:
-            raise Refused(FORBIDDEN, f"Channel({tap.name}) is exclusive, and has a subscriber")
-        if tap.queue.mask & EXCLUSIVE and any(one.sink is not sink for one in self.subscribers(tap.queue.stream)):
-            raise Refused(FORBIDDEN, f"MQ({tap.queue.topic}) is exclusive, and has a subscriber")
+    def check(self, consumer: QueueConsumer, sink: Any) -> None:
+        """Refuse a second subscriber of an exclusive channel or queue."""
+        queue, members = consumer.queue, consumer.subscribers.members
+        if queue.channel_mask(consumer.name) & EXCLUSIVE and any(member.sink is not sink for member in members):
+            raise Refused(FORBIDDEN, f"Channel({consumer.name}) is exclusive, and has a subscriber")
+        if queue.mask & EXCLUSIVE and any(member.sink is not sink for member in self.subscribers(queue.stream)):
+            raise Refused(FORBIDDEN, f"MQ({queue.topic}) is exclusive, and has a subscriber")
 
     def subscribers(self, stream: str) -> list[Subscriber]:
-        """Those of all channels of a queue."""
-        return [one for (name, _), tap in self._all.items() if name == stream for one in tap.ring.members]
+        """The subscribers of all channels of a queue."""
+        consumers = [consumer for (name, _), consumer in self._all.items() if name == stream]
+        return [subscriber for consumer in consumers for subscriber in consumer.subscribers.members]
 
-    def leave(self, one: Subscriber) -> None:
-        """A subscriber is gone."""
-        tap: QueueConsumer = one.tap
-        tap.unsubscribe(one)
-        if not tap.ring.members and tap.passing and not tap.users:
-            self._close(tap)
+    def leave(self, subscriber: Subscriber) -> None:
+        """Remove a subscriber."""
+        consumer: QueueConsumer = subscriber.consumer
+        consumer.unsubscribe(subscriber)
+        if not consumer.subscribers.members and consumer.transient and not consumer.users:
+            self._close(consumer)
 
-    def released(self, tap: QueueConsumer) -> None:
-        """Somebody has taken from it."""
-        if not tap.ring.members and tap.passing and not tap.users:
-            self._close(tap)
+    def released(self, consumer: QueueConsumer) -> None:
+        """A take has ended: close the consumer if it must not stay open unused."""
+        if not consumer.subscribers.members and consumer.transient and not consumer.users:
+            self._close(consumer)
 
     def sweep(self, now: float) -> None:
-        """Close those that nobody uses any more."""
-        for tap in list(self._all.values()):
-            if not tap.ring.members and not tap.users and tap.used < now - _IDLE and tap.opened.done():
-                self._close(tap)
+        """Close the consumers that have been unused for some seconds."""
+        for consumer in list(self._all.values()):
+            if (
+                not consumer.subscribers.members
+                and not consumer.users
+                and consumer.used < now - _IDLE
+                and consumer.opened.done()
+            ):
+                self._close(consumer)
 
-    def _close(self, tap: QueueConsumer) -> None:
-        self._forget(tap)
-        task = asyncio.get_running_loop().create_task(tap.close(), name="busway close tap")
+    def _close(self, consumer: QueueConsumer) -> None:
+        self._forget(consumer)
+        task = asyncio.get_running_loop().create_task(consumer.close(), name="busway close consumer")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def _forget(self, tap: QueueConsumer) -> None:
-        key = tap.queue.stream, tap.name
-        if self._all.get(key) is tap:
+    def _forget(self, consumer: QueueConsumer) -> None:
+        key = consumer.queue.stream, consumer.name
+        if self._all.get(key) is consumer:
             del self._all[key]
 
-    async def drained(self, stream: str) -> None:
-        """Close those of a queue that nobody uses, at once."""
-        for tap in [tap for (name, _), tap in self._all.items() if name == stream]:
-            if not tap.ring.members and not tap.users:
-                self._close(tap)
+    async def close_unused(self, stream: str) -> None:
+        """Close the unused consumers of a queue at once."""
+        for consumer in [consumer for (name, _), consumer in self._all.items() if name == stream]:
+            if not consumer.subscribers.members and not consumer.users:
+                self._close(consumer)
         if self._closing:
             await asyncio.wait(list(self._closing))
 
     async def close(self) -> None:
-        for tap in list(self._all.values()):
-            self._close(tap)
+        """Close all consumers."""
+        for consumer in list(self._all.values()):
+            self._close(consumer)
         if self._closing:
             await asyncio.wait(self._closing)

@@ -1,6 +1,7 @@
-"""Filters of channels and subscribers: which tags they take. Values only.
+"""Tag filters of channels and subscribers: parses them and turns them into predicates or channel rules. Values only.
 
-`;` separates alternatives and `.` parts of a tag; `*` is one part, `#` the rest, which may be nothing.
+`;` separates alternatives and `.` parts of a tag. `*` matches one part, `#` the rest, which may be empty. Commands and
+queues call it.
 """
 
 import re
@@ -10,18 +11,18 @@ from typing import Any, Final, TypeAlias
 Takes: TypeAlias = Callable[[object], bool]
 
 LONGEST: Final = 127
-"""Bytes of a filter."""
+"""Largest size of a filter, in bytes."""
 
 
 def check(text: str) -> str:
-    """A filter that can be. Raises ValueError."""
+    """The filter itself. Raises ValueError if it is too long."""
     if len(text.encode()) > LONGEST:
-        raise ValueError(f"a filter has at most {LONGEST} bytes")
+        raise ValueError(f"the filter is too long: it may have {LONGEST} bytes")
     return text
 
 
 def takes(text: str | None) -> Takes | None:
-    """Whether a message with this tag is taken; None: all are."""
+    """A predicate that is true for a tag that the filter matches. None: an empty filter matches every message."""
     if not text:
         return None
     if not _is_pattern(text):
@@ -31,7 +32,7 @@ def takes(text: str | None) -> Takes | None:
 
 
 def rule(text: str | None) -> dict[str, Any]:
-    """The same as the rules of a channel."""
+    """The filter as the rules of a channel."""
     if not text:
         return {}
     return {"tag": re.compile(_regex(text)) if _is_pattern(text) else [text]}
@@ -42,13 +43,13 @@ def _is_pattern(text: str) -> bool:
 
 
 def _regex(text: str) -> str:
-    return "|".join(_one(one) for one in text.split(";") if one) or r"[^\s\S]"
+    return "|".join(_alternative(one) for one in text.split(";") if one) or r"[^\s\S]"
 
 
-def _one(text: str) -> str:
-    made = ""
-    for place, part in enumerate(text.split(".")):
+def _alternative(text: str) -> str:
+    regex = ""
+    for index, part in enumerate(text.split(".")):
         if part == "#":
-            return made + (r"(?:\..*)?" if place else ".*")
-        made += (r"\." if place else "") + (r"[^.]+" if part == "*" else re.escape(part))
-    return made
+            return regex + (r"(?:\..*)?" if index else ".*")
+        regex += (r"\." if index else "") + (r"[^.]+" if part == "*" else re.escape(part))
+    return regex

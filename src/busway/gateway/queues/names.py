@@ -1,6 +1,7 @@
-"""Names of the JSON door and of the bus: a queue is a topic with a stream, and channels may be called anything. Values only.
+"""Conversion between names of the JSON door and names of streams and channels, which allow fewer characters. Values only.
 
-A name that a stream or a channel may have is kept; any other is written in letters that they may, so that it can be read back.
+A valid stream or channel name stays as it is. Any other name is escaped in base64; a topic too long for that is hashed.
+`queues.py` and `consumers.py` call it. A queue is a topic with its own stream.
 """
 
 import base64
@@ -13,51 +14,51 @@ DELETE_ON_EXIT: Final = 1 << 0
 EXCLUSIVE: Final = 1 << 1
 PAUSE: Final = 1 << 3
 MASKS: Final = (1 << 31) - 1
-"""Masks fit in the integers of all clients."""
+"""Largest mask; it fits in the integers of all clients."""
 
-_WRITTEN: Final = "j."
-_LONG: Final = "jh."
+_ESCAPED: Final = "j."
+_HASHED: Final = "jh."
 _ROOM: Final = 46
-"""Bytes of a name that fit in the 64 letters of another when they are written."""
+"""Bytes of a name whose escaped form fits into 64 characters."""
 
 
 def stream_name(topic: str) -> str:
-    """The stream of the queue of this name, which is the topic that it takes."""
-    if is_name(topic) and topic != DEFAULT and not topic.startswith((_WRITTEN, _LONG)):
+    """The name of the stream of a queue; the name of a queue is the topic that its stream takes."""
+    if is_name(topic) and topic != DEFAULT and not topic.startswith((_ESCAPED, _HASHED)):
         return topic
     data = topic.encode()
     if len(data) <= _ROOM:
-        return _WRITTEN + _write(data)
-    return _LONG + hashlib.sha256(data).hexdigest()[:40]
+        return _ESCAPED + _escape(data)
+    return _HASHED + hashlib.sha256(data).hexdigest()[:40]
 
 
 def channel_name(shown: str) -> str:
-    """The channel that is called so. Raises ValueError for one that is too long."""
-    if is_name(shown) and not shown.startswith(_WRITTEN):
+    """The channel name on the bus for a channel name of the door. Raises ValueError if the name is empty or too long."""
+    if is_name(shown) and not shown.startswith(_ESCAPED):
         return shown
     data = shown.encode()
     if not data:
-        raise ValueError("a channel has a name of at least one letter")
+        raise ValueError("the name of a channel needs at least one character")
     if len(data) > _ROOM:
         raise ValueError(
-            f"the name of a channel has at most 64 letters, or {_ROOM} bytes with others than letters and digits"
+            f"the name of a channel is too long: it may have 64 letters and digits, or {_ROOM} bytes with other characters"
         )
-    return _WRITTEN + _write(data)
+    return _ESCAPED + _escape(data)
 
 
 def channel_shown(name: str) -> str:
-    """What a channel is called, by whoever made it."""
-    if not name.startswith(_WRITTEN):
+    """The channel name of the door for a channel name on the bus."""
+    if not name.startswith(_ESCAPED):
         return name
     try:
-        return _read(name.removeprefix(_WRITTEN))
-    except ValueError:  # somebody else has called it so
+        return _unescape(name.removeprefix(_ESCAPED))
+    except ValueError:  # a native client chose a name with this prefix
         return name
 
 
-def _write(data: bytes) -> str:
+def _escape(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _read(text: str) -> str:
+def _unescape(text: str) -> str:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()

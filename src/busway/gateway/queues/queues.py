@@ -1,6 +1,7 @@
-"""Queues of the JSON door: each is a stream of the bus that takes the topic with the queue's name. A driver over the client.
+"""Queues of the JSON door: finds, creates, changes and removes them. A driver over the client.
 
-What a queue has beyond a stream, its masks and the filters of its channels as they were written, is in the note of the stream.
+A queue is a stream of the bus that takes the topic with the queue's name. The note of the stream stores the masks of the
+queue and its channels, and the filters as the clients wrote them. `http/commands.py` calls this module.
 """
 
 import asyncio
@@ -34,68 +35,70 @@ _REMEMBERED: Final = 100_000
 _TYPES: Final = ("memory", "disk", "db")
 
 
-class Told(msgspec.Struct, omit_defaults=True):
-    """What somebody has said of a queue or a channel."""
+class Setting(msgspec.Struct, omit_defaults=True):
+    """Mask and filter that a client has set for a queue or a channel."""
 
     mask: int = 0
     filter: str = ""
 
 
 class Note(msgspec.Struct, omit_defaults=True):
-    """The note of a queue's stream."""
+    """Content of the note of a queue's stream."""
 
-    mq: Told = msgspec.field(default_factory=Told)
+    mq: Setting = msgspec.field(default_factory=Setting)
     untyped: bool = False
-    """It was created without `mqType`, so its new channels begin as clients expect of that: with the next message."""
-    channels: dict[str, Told] = msgspec.field(default_factory=dict)
+    """The queue was created without `mqType`. Clients expect that its new channels begin with the next message."""
+    channels: dict[str, Setting] = msgspec.field(default_factory=dict)
     base: int = 0
-    """The first offset of the stream. It is not 0 if a stream of this name was removed, whose offsets are not used again."""
+    """First offset of the stream. It is above 0 after the removal of a stream of this name, because offsets are not reused."""
 
 
 class Queue:
-    """A queue that is there."""
+    """An existing queue."""
 
     __slots__ = ("acked", "alone", "name", "note", "stream", "topic", "topics", "type")
 
     def __init__(self, topic: str, config: StreamConfig, *, taken: bool) -> None:
         self.name = topic
         self.topic = topic if taken else None
-        """What is published on; None: the stream has this name, but takes other topics."""
+        """The topic to publish on. None: the stream has the name of the queue, but takes other topics."""
         self.stream = config.name
         self.topics = config.topics
-        """All that the stream takes."""
+        """All topics that the stream takes."""
         self.type = config.store
         self.alone = topic == config.name or config.topics == (topic,)
-        """Whether it is the whole stream, or that has others."""
+        """Whether the queue is the whole stream. False: the stream has further topics."""
         try:
             self.note = msgspec.json.decode(config.note or "{}", type=Note)
-        except (msgspec.MsgspecError, RecursionError):  # a note of somebody else
+        except (msgspec.MsgspecError, RecursionError):  # another program wrote the note
             self.note = Note()
         text = encoded(f"OK, PUB (mq={topic})")
         self.acked = b',"status":200,"body":' + text + b"}", b'},"status":200,"body":' + text + b"}"
-        """The end of the answer to a `pub`, in each form."""
+        """The end of the answer to a `pub`, for each form."""
 
     @property
     def mask(self) -> int:
+        """The mask of the queue."""
         return self.note.mq.mask
 
     @property
     def base(self) -> int:
-        """The offset in the stream of what the queue calls its message 0."""
+        """The stream offset of message 0 of the queue."""
         return self.note.base
 
     @property
     def starts_new(self) -> bool:
-        """Whether a new channel begins with the next message, and not with the first."""
+        """Whether a new channel begins with the next message rather than with the first."""
         return self.type == "memory" or self.note.untyped
 
     def channel_mask(self, name: str) -> int:
-        told = self.note.channels.get(name)
-        return told.mask if told is not None else 0
+        """The mask of a channel."""
+        setting = self.note.channels.get(name)
+        return setting.mask if setting is not None else 0
 
 
 class Queues:
-    """All queues, as the bus has them at the moment."""
+    """All queues of the door, looked up in the streams of the broker."""
 
     def __init__(self, server: "Server", bus: Bus, settings: Http) -> None:
         self._server = server
@@ -107,7 +110,7 @@ class Queues:
         self._changing = asyncio.Lock()
 
     def find(self, mq: str) -> Queue | None:
-        """The queue of this name; None: there is none. Raises InvalidTopic."""
+        """The queue with the name `mq`; None if it does not exist. Raises InvalidTopic."""
         if self._changes.count != self._seen or len(self._known) > _REMEMBERED:
             self._known.clear()
             self._seen = self._changes.count
@@ -125,17 +128,17 @@ class Queues:
         return queue
 
     def known(self, mq: str) -> Queue | None:
-        """The queue of this name, if it was found before and nothing has changed since."""
+        """The queue with the name `mq` if find() returned it before and no stream has changed since."""
         return self._known.get(mq) if self._changes.count == self._seen else None
 
     def get(self, mq: str) -> Queue:
-        """The queue of this name. Raises Refused."""
+        """The queue with the name `mq`. Raises Refused if it does not exist."""
         if (queue := self.find(mq)) is None:
             raise Refused(NOT_FOUND, f"MQ({mq}) Not Found")
         return queue
 
     async def create(self, mq: str, type_: str | None, mask: int | None) -> Queue:
-        """Make a queue, or change the mask of one that is there."""
+        """Create a queue, or change the mask of an existing one."""
         if type_ is not None and type_ not in _TYPES:
             raise Refused(FAILED, f"mqType({type_}) Not Support")
         _check_mask("mqMask", mask)
@@ -145,23 +148,23 @@ class Queues:
                 topic = check_topic(mq, wildcards=False)
                 if is_reserved(topic):
                     raise Refused(FORBIDDEN, f"{topic} belongs to the broker")
-                await self._make(topic, type_, mask or 0)
+                await self._create_stream(topic, type_, mask or 0)
                 return self.get(mq)
             if type_ is not None and type_ != queue.type:
-                raise Refused(BAD, f"MQ({mq}) is of the type {queue.type}, which can't be changed")
+                raise Refused(BAD, f"MQ({mq}) has the type {queue.type}; the type of a queue can't change")
             if mask is not None and mask != queue.mask:
                 queue.note.mq.mask = mask
-                await self._write(queue)
+                await self._write_note(queue)
                 paused = bool(mask & PAUSE)
-                for one in await self._bus.channels(queue.stream):
-                    if one.paused != (paused or bool(queue.channel_mask(one.name) & PAUSE)):
-                        await self._bus.update_channel(queue.stream, one.name, paused=not one.paused)
+                for channel in await self._bus.channels(queue.stream):
+                    if channel.paused != (paused or bool(queue.channel_mask(channel.name) & PAUSE)):
+                        await self._bus.update_channel(queue.stream, channel.name, paused=not channel.paused)
             return self.get(mq)
 
-    async def _make(self, topic: str, type_: str | None, mask: int) -> None:
+    async def _create_stream(self, topic: str, type_: str | None, mask: int) -> None:
         store = type_ or self._server.storage
         memory = store == "memory"
-        note = Note(mq=Told(mask=mask), untyped=type_ is None and not memory)
+        note = Note(mq=Setting(mask=mask), untyped=type_ is None and not memory)
         stream = await self._bus.create_stream(
             stream_name(topic),
             [topic],
@@ -176,15 +179,15 @@ class Queues:
         if note.base:
             await self._bus.update_stream(stream_name(topic), note=encoded(note).decode())
 
-    async def _write(self, queue: Queue) -> None:
+    async def _write_note(self, queue: Queue) -> None:
         note = encoded(queue.note).decode()
-        self._seen = -1  # what is known of it is changed already
+        self._seen = -1  # the known queue has changed before its stream
         await self._bus.update_stream(queue.stream, note="" if note == "{}" else note)
 
     async def create_channel(
         self, queue: Queue, shown: str, *, mask: int | None, topic: str | None, offset: int | None, checksum: str | None
     ) -> None:
-        """Make a channel of a queue, or change what is given of one that is there, and put it to an offset."""
+        """Create a channel of a queue, or change the given settings of an existing one, and set its position."""
         name = channel_name(shown)
         _check_mask("channelMask", mask)
         settings: dict[str, Any] = {}
@@ -195,7 +198,7 @@ class Queues:
         if mask is not None or queue.mask & PAUSE:
             settings["paused"] = bool(((mask or 0) | queue.mask) & PAUSE)
         async with self._changing:
-            place = None if offset is None else await self._place(queue, offset, checksum)
+            position = None if offset is None else await self._position(queue, offset, checksum)
             try:
                 await self._bus.channel_info(queue.stream, name)
             except BusError as error:
@@ -203,48 +206,48 @@ class Queues:
                     raise
                 if not queue.alone:
                     settings["topic"] = queue.topic
-                if place is None:
-                    place = "new" if queue.starts_new else "first"
-                forever = {"lease": 0, "max_deliveries": 0, "dead_letter": ""}
-                await self._bus.create_channel(queue.stream, name, start=place, **forever, **settings)
+                if position is None:
+                    position = "new" if queue.starts_new else "first"
+                unlimited = {"lease": 0, "max_deliveries": 0, "dead_letter": ""}
+                await self._bus.create_channel(queue.stream, name, start=position, **unlimited, **settings)
             else:
                 if settings:
                     await self._bus.update_channel(queue.stream, name, **settings)
-                if place is not None:
-                    await self._bus.seek_channel(queue.stream, name, place)
-            before = queue.note.channels.get(name, Told())
-            after = Told(before.mask if mask is None else mask, before.filter if topic is None else topic)
+                if position is not None:
+                    await self._bus.seek_channel(queue.stream, name, position)
+            before = queue.note.channels.get(name, Setting())
+            after = Setting(before.mask if mask is None else mask, before.filter if topic is None else topic)
             if after != before:
                 queue.note.channels[name] = after
-                await self._write(queue)
+                await self._write_note(queue)
 
-    async def _place(self, queue: Queue, offset: int, checksum: str | None) -> Start:
+    async def _position(self, queue: Queue, offset: int, checksum: str | None) -> Start:
         if offset < 0:
             raise Refused(BAD, "offset must be 0 or more")
         stream = await self._bus.stream(queue.stream)
         info = await stream.info()
-        place = offset + queue.base
+        position = offset + queue.base
         if checksum is None:
-            if place > info.next:
-                raise Refused(BAD, f"offset {offset} is behind the end of MQ, which is {info.next - queue.base}")
-            return max(place, info.first)
-        async for messages in stream.read(place, place + 1):
+            if position > info.next:
+                raise Refused(BAD, f"offset {offset} is after the end of MQ, which is {info.next - queue.base}")
+            return max(position, info.first)
+        async for messages in stream.read(position, position + 1):
             for message in messages:
                 if checksum in {str(message.fields.get("id")), message.id}:
                     return message
         raise Refused(BAD, f"checksum unmatched: offset {offset} has no message with the id {checksum}")
 
     async def remove(self, mq: str) -> None:
-        """Remove a queue and all that is in it; one that is not there is fine."""
+        """Remove a queue with its messages and channels. A missing queue is no error."""
         async with self._changing:
             if (queue := self.find(mq)) is None:
                 return
             if not queue.alone:
-                raise Refused(BAD, f"MQ({mq}) is a part of the stream {queue.stream}, which has other topics")
+                raise Refused(BAD, f"MQ({mq}) can't be removed: its stream {queue.stream} has other topics, too")
             await self._bus.remove_stream(queue.stream)
 
     async def remove_channel(self, mq: str, shown: str) -> None:
-        """Remove a channel; one that is not there is fine."""
+        """Remove a channel. A missing channel is no error."""
         name = channel_name(shown)
         async with self._changing:
             if (queue := self.find(mq)) is None:
@@ -255,10 +258,10 @@ class Queues:
                 if error.code not in {Code.NO_CHANNEL, Code.NO_STREAM}:
                     raise
             if queue.note.channels.pop(name, None) is not None:
-                await self._write(queue)
+                await self._write_note(queue)
 
     async def query(self, mq: str) -> dict[str, Any]:
-        """What a queue is."""
+        """Description of a queue, as the command `query` answers it."""
         queue = self.get(mq)
         info = await (await self._bus.stream(queue.stream)).info()
         channels = await self._bus.channels(queue.stream)
@@ -267,11 +270,11 @@ class Queues:
             "type": queue.type,
             "mask": queue.mask,
             "size": info.count if queue.type == "memory" else info.next - queue.base,
-            "channels": [_channel(queue, one) for one in channels],
+            "channels": [_channel(queue, channel) for channel in channels],
         }
 
     async def query_channel(self, mq: str, shown: str) -> dict[str, Any]:
-        """What a channel is."""
+        """Description of a channel, as the command `query` answers it."""
         queue = self.get(mq)
         try:
             return _channel(queue, await self._bus.channel_info(queue.stream, channel_name(shown)))
@@ -280,8 +283,8 @@ class Queues:
                 raise Refused(NOT_FOUND, f"Channel({shown}) Not Found") from None
             raise
 
-    async def reach(self, queue: Queue, shown: str) -> tuple[str, ...]:
-        """Topics whose messages a channel hands out; none if it is not there."""
+    async def channel_topics(self, queue: Queue, shown: str) -> tuple[str, ...]:
+        """Topics whose messages a channel delivers; empty if the channel does not exist."""
         try:
             info = await self._bus.channel_info(queue.stream, channel_name(shown))
         except BusError as error:
@@ -291,9 +294,9 @@ class Queues:
         return queue.topics if info.topic in {"", "**"} else (info.topic,)
 
     async def consumers(self, queue: Queue) -> int:
-        """Those of all its channels, native ones included."""
+        """Number of consumers of all channels of a queue, native ones included."""
         try:
-            return sum(one.consumers for one in await self._bus.channels(queue.stream))
+            return sum(channel.consumers for channel in await self._bus.channels(queue.stream))
         except BusError as error:
             if error.code == Code.NO_STREAM:
                 return 0
@@ -301,14 +304,14 @@ class Queues:
 
 
 def _channel(queue: Queue, info: ChannelInfo) -> dict[str, Any]:
-    told = queue.note.channels.get(info.name)
+    setting = queue.note.channels.get(info.name)
     found: dict[str, Any] = {
         "name": channel_shown(info.name),
-        "mask": told.mask if told is not None else 0,
+        "mask": setting.mask if setting is not None else 0,
         "offset": max(info.cursor - queue.base, 0),
     }
-    if told is not None and told.filter:
-        found["filter"] = told.filter
+    if setting is not None and setting.filter:
+        found["filter"] = setting.filter
     return found
 
 

@@ -1,114 +1,131 @@
-"""Who of the subscribers of a channel gets the next message: each in turn, if it has credit and its filter takes it.
+"""Round robin over the subscribers of a channel: chooses the one that gets the next message.
 
+`consumers.py` asks it for each message. It passes over subscribers without credit and those whose filter does not match.
 A machine, without a socket or a clock.
 """
 
 from typing import Any, Final, Protocol
 
-from busway.gateway.http.fast_publish import begin
 from busway.gateway.queues.filters import Takes
 
 BATCH: Final = 512
-"""What a subscriber without a window may be given at once."""
+"""Messages that a subscriber without a window may be given at once."""
 
 
 class Sink(Protocol):
-    """Where the messages of a subscriber go."""
+    """The session that gets the messages of a subscriber."""
 
     full: bool
-    """It takes nothing for now."""
+    """The session accepts no more messages for now."""
 
 
 class Subscriber:
-    """One subscriber of a channel."""
+    """One subscriber of a channel: its session, its credit and its filter."""
 
-    __slots__ = ("begin", "channel", "credit", "filter", "form", "mq", "sink", "takes", "tap")
+    __slots__ = ("channel", "consumer", "credit", "filter", "form", "mq", "prefix", "sink", "takes")
 
     def __init__(
-        self, sink: Any, form: int, mq: str, channel: str, credit: int | None, text: str | None, takes: Takes | None
+        self,
+        sink: Any,
+        form: int,
+        mq: str,
+        channel: str,
+        credit: int | None,
+        text: str | None,
+        takes: Takes | None,
+        *,
+        prefix: bytes = b"",
     ) -> None:
         self.sink = sink
         self.form = form
         self.mq = mq
-        """The queue and the channel, as it calls them."""
+        """Name of the queue as the client wrote it."""
         self.channel = channel
+        """Name of the channel as the client wrote it."""
         self.credit = credit
-        """How many more it may be given; None: any number."""
+        """Messages that the subscriber may still be given; None: any number."""
         self.filter = text
         self.takes = takes
-        self.tap: Any = None
-        self.begin = begin(mq, channel)
+        self.consumer: Any = None
+        """The QueueConsumer that the subscriber belongs to."""
+        self.prefix = prefix
+        """Beginning of the JSON of each of its messages."""
 
     @property
     def room(self) -> int:
-        """How many it may be given now."""
+        """Messages that the subscriber may be given now."""
         if self.sink.full:
             return 0
         return BATCH if self.credit is None else self.credit
 
 
 class RoundRobin:
-    """The subscribers of one channel, in turn."""
+    """The subscribers of one channel, in the order in which they get messages."""
 
     __slots__ = ("_next", "filtered", "members", "simple")
 
     def __init__(self) -> None:
         self.members: list[Subscriber] = []
         self.filtered = False
-        """Whether the tag of a message has to be looked at."""
+        """Whether a subscriber has a filter, so that messages need their tag."""
         self.simple = True
-        """Whether nobody has credit or a filter."""
+        """Whether no subscriber has credit or a filter."""
         self._next = 0
 
-    def add(self, one: Subscriber) -> None:
-        self.members.append(one)
+    def add(self, subscriber: Subscriber) -> None:
+        """Append a subscriber."""
+        self.members.append(subscriber)
         self.changed()
 
-    def remove(self, one: Subscriber) -> None:
-        if one not in self.members:
+    def remove(self, subscriber: Subscriber) -> None:
+        """Remove a subscriber; does nothing if it is not a member."""
+        if subscriber not in self.members:
             return
-        place = self.members.index(one)
-        self.members.pop(place)
-        if place < self._next:
+        index = self.members.index(subscriber)
+        self.members.pop(index)
+        if index < self._next:
             self._next -= 1
         self.changed()
 
     def changed(self) -> None:
-        """A filter or a credit may be another one."""
-        self.filtered = any(one.takes is not None for one in self.members)
-        self.simple = not any(one.takes is not None or one.credit is not None for one in self.members)
+        """The filter or the credit of a subscriber may have changed."""
+        self.filtered = any(member.takes is not None for member in self.members)
+        self.simple = not any(member.takes is not None or member.credit is not None for member in self.members)
 
     def room(self, most: int) -> int:
-        """How many messages may be handed out now, to all of them."""
+        """Messages that all subscribers together may be given now, at most `most`."""
         found = 0
-        for one in self.members:
-            found += one.room
+        for member in self.members:
+            found += member.room
             if found >= most:
                 return most
         return found
 
     def choose(self, tag: object) -> Subscriber | None:
-        """Who gets a message with this tag; its credit counts down. None: nobody can take it now."""
+        """The subscriber for a message with this tag, whose credit counts down. None: no subscriber accepts it now."""
         members, count = self.members, len(self.members)
         for step in range(count):
-            place = self._next + step
-            if place >= count:
-                place -= count
-            one = members[place]
-            if one.credit == 0 or one.sink.full or (one.takes is not None and not one.takes(tag)):
+            index = self._next + step
+            if index >= count:
+                index -= count
+            member = members[index]
+            if member.credit == 0 or member.sink.full or (member.takes is not None and not member.takes(tag)):
                 continue
-            self._next = place + 1 if place + 1 < count else 0
-            if one.credit is not None:
-                one.credit -= 1
-            return one
+            self._next = index + 1 if index + 1 < count else 0
+            if member.credit is not None:
+                member.credit -= 1
+            return member
         return None
 
     def deal(self, count: int) -> list[Subscriber] | None:
-        """Who gets each of so many messages, if none of them has credit or a filter and one takes something. None: choose() each."""
+        """A subscriber for each of `count` messages. None: choose() must decide for each message.
+
+        That is so if a subscriber has credit or a filter, or if the sessions of all subscribers are full.
+        """
         if not self.simple:
             return None
         members = self.members[self._next :] + self.members[: self._next]
-        ready = [one for one in members if not one.sink.full]
+        ready = [member for member in members if not member.sink.full]
         if not ready:
             return None
         whole, rest = divmod(count, len(ready))
@@ -118,5 +135,5 @@ class RoundRobin:
         return ready * whole + ready[:rest]
 
     def wanted(self, tag: object) -> bool:
-        """Whether somebody's filter takes it, who may have no credit now."""
-        return any(one.takes is None or one.takes(tag) for one in self.members)
+        """Whether the filter of a subscriber matches the tag; the subscriber may have no credit now."""
+        return any(member.takes is None or member.takes(tag) for member in self.members)
