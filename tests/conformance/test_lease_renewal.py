@@ -179,6 +179,34 @@ async def test_late_acknowledgements_are_logged_once_in_a_while(net: Net, caplog
     assert lines[0].levelno == logging.WARNING
 
 
+async def test_a_late_ack_of_an_earlier_delivery_leaves_the_next_one_to_its_handler(net: Net) -> None:
+    bus, other = await stream(net, 2), await net.connect()
+    deliveries: list[tuple[int, int]] = []
+    earlier: list[busway.Message] = []
+    busy = asyncio.Event()
+
+    async def work(message: busway.Message) -> None:
+        deliveries.append((int(message.payload), message.deliveries))
+        if deliveries[-1] == (0, 1):
+            earlier.append(message)
+            raise TimeoutError
+        if message.offset == 1:
+            await busy.wait()
+
+    async with (
+        bus.channel(STREAM, "c", window=1, backoff=[0.2], handler=work),
+        other.channel(STREAM, "c", window=0) as second,
+    ):
+        (message,) = await second.take(1, timeout=PATIENCE)
+        assert (message.offset, message.deliveries) == (0, 2)
+        with pytest.raises(busway.AckLate):
+            await earlier[0].ack()
+        await message.nack(delay=0)
+        busy.set()
+        await shown(bus, floor=2)
+    assert deliveries == [(0, 1), (1, 1), (0, 3)]
+
+
 @pytest.mark.parametrize("wrong", ["soon", -1, True, [1]])
 async def test_a_wrong_limit_is_refused(net: Net, wrong: object) -> None:
     bus = await stream(net)

@@ -160,8 +160,8 @@ class Channel(Entered, InboxProperties):
         self._settling = Acks(core, self.label, self._check, lambda: self._joined, self._acked, self._renewal.abandon)
         self._settling.sent_to = self._renewal.settled if self._renewal.tracks and handler is None else None
         self._closing = False
-        self._done: set[tuple[str, int]] = set()
-        """What a handler's function has settled by itself."""
+        self._done: set[Message] = set()
+        """The messages that handlers work on now and have acknowledged, nacked or rejected themselves."""
         self._takes: dict[int, asyncio.Future[int]] = {}
         """Answers that somebody waits for, by the numbers of their frames."""
         self.owner: ref[object] = ref(self)
@@ -344,18 +344,15 @@ class Channel(Entered, InboxProperties):
         return self._settling.fail(self._places(NACK, messages), pause, failure, reject=reject)
 
     def _places(self, what: int, messages: Message | Iterable[Message]) -> Runs:
-        places = handed((messages,) if isinstance(messages, Message) else messages, self.owner)
+        batch = (messages,) if isinstance(messages, Message) else list(messages)
+        places = handed(batch, self.owner)
         if places is None:
             raise Rejected(f"a message that is not of the channel {self.label!r}", code=Code.NO_CHANNEL)
         if not places:
             raise ValueError("no message is given")
         if self.handled and what != EXTEND:
-            self._done.update(
-                (broker, offset)
-                for (broker, _), runs in places
-                for first, count in runs
-                for offset in range(first, first + count)
-            )
+            # Not the offset: a message of an earlier delivery says nothing about the one that a handler works on.
+            self._done.update(message for message in batch if message in self._renewal.working)
         return places
 
     def _acked(self, broker: str, runs: list[Run], late: list[Run]) -> None:
@@ -552,7 +549,6 @@ class Channel(Entered, InboxProperties):
 
     async def _handle(self, handler: Handler, message: Message) -> None:
         """Acknowledged when its function returns, given back when that raises, unless it has done so itself."""
-        place = message.broker or "", message.offset or 0
         self._renewal.working[message] = self._core.loop.time()
         try:
             result = handler(message)
@@ -565,11 +561,11 @@ class Channel(Entered, InboxProperties):
         except Exception as error:  # noqa: BLE001, reported
             self._failed(message, error)
         else:
-            if place not in self._done:
+            if message not in self._done:
                 self.ack(message)
         finally:
             self._renewal.finished(message)
-        self._done.discard(place)
+            self._done.discard(message)
 
     def _failed(self, message: Message, error: BaseException) -> None:
         if isinstance(error, Misfit):
@@ -577,7 +573,7 @@ class Channel(Entered, InboxProperties):
             return
         if not isinstance(error, Reject):
             self._core.report(error, "the handler", self.label)
-        if (message.broker or "", message.offset or 0) not in self._done:
+        if message not in self._done:
             failure = described(None, error, consumer=self._core.name)
             self._fail(message, None, failure, reject=isinstance(error, Reject))
 
