@@ -218,7 +218,7 @@ async def test_an_idle_channel_sends_nothing(net: Net) -> None:
     bus = await stream(net, 1)
     async with bus.channel(STREAM, "c", window=8, lease=0.06) as channel:
         await (await channel.recv(timeout=PATIENCE)).ack()
-        await until(lambda: channel._renewal._timer is None and not channel._renewal._asking)
+        await until(lambda: channel._renewal._timer is None and not channel._renewal._renewing)
         await asyncio.sleep(0.3)
         assert channel._renewal._timer is None
         await store(bus, 1, 2)

@@ -18,8 +18,8 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=60))
 def test_as_if_all_that_waits_was_looked_through(steps):
-    ghosts, inbox, received = Duplicates(), deque(), 0
-    ready = WithoutDuplicates([], 0, ghosts)
+    duplicates, inbox, received = Duplicates(), deque(), 0
+    ready = WithoutDuplicates([], 0, duplicates)
     waiting, given_out, expected = [], [], []
     for what, broker, number in steps:
         if what == "arrives":
@@ -28,12 +28,12 @@ def test_as_if_all_that_waits_was_looked_through(steps):
             waiting.append(message)
             received += 1
         elif what == "done":
-            ghosts.add(broker, [number], received)
+            duplicates.add(broker, [number], received)
             waiting = [one for one in waiting if (one.broker, one.offset) != (broker, number)]
         elif what == "refill":
             if not ready.__length_hint__():
                 batch = [inbox.popleft() for _ in range(min(number, len(inbox)))]
-                ready = WithoutDuplicates(batch, received - len(inbox) - len(batch), ghosts)
+                ready = WithoutDuplicates(batch, received - len(inbox) - len(batch), duplicates)
         else:
             for _ in range(number):
                 if (message := next(ready, None)) is not None:
@@ -42,15 +42,15 @@ def test_as_if_all_that_waits_was_looked_through(steps):
     while inbox or ready.__length_hint__():
         given_out += ready
         batch = [inbox.popleft()] if inbox else []
-        ready = WithoutDuplicates(batch, received - len(inbox) - len(batch), ghosts)
+        ready = WithoutDuplicates(batch, received - len(inbox) - len(batch), duplicates)
     given_out += ready
     assert list(map(id, given_out)) == list(map(id, expected + waiting))
 
 
 def test_nothing_is_remembered_for_ever():
-    ghosts = Duplicates()
+    duplicates = Duplicates()
     message = SimpleNamespace(broker="a", offset=1)
     for arrived in range(1, 1000):
-        ghosts.add("a", [arrived], arrived)
-        assert not ghosts.is_one(message, arrived), "it has arrived since"
-    assert len(ghosts) <= 1
+        duplicates.add("a", [arrived], arrived)
+        assert not duplicates.contains(message, arrived), "it has arrived since"
+    assert len(duplicates) <= 1

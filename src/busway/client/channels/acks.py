@@ -1,7 +1,7 @@
-"""What became of the messages of a channel: gathered for one turn of the loop, sent in one frame, answered together.
+"""Acknowledgements of one channel: acks, nacks and extensions, sent in one frame for each turn of the loop.
 
-An acknowledgement goes out whether it is awaited or not. Awaited, it returns when the broker has noted it as safely as the
-stream promises, or raises: AckLate if the message had gone to somebody else.
+Channel calls this. An acknowledgement is sent whether it is awaited or not. An awaited one returns when the broker has
+stored it as safely as the stream promises. It raises AckLate if the message had been redelivered.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from busway.client.connection.events import Event
 from busway.errors import AckLate, BusError
 
 Run: TypeAlias = tuple[int, int]
-"""The first of some offsets, and how many."""
+"""Successive offsets: the first one, and how many."""
 Runs: TypeAlias = list[tuple[tuple[str, str], list[Run]]]
-"""Offsets by the broker and the stream that they belong to."""
+"""Offsets by broker and stream."""
 
 ACK: Final = 0
 NACK: Final = 1
@@ -30,7 +30,7 @@ FRAME: Final = 0x33
 _NACK: Final = 0x34
 _ENTRY: Final = struct.Struct("<QIB3xI")
 _MOST: Final = 3000
-"""Entries of one frame, so that it is within the limits of a broker that allows little."""
+"""Entries of one frame, which keep it within the frame limit of any broker."""
 _LONGEST: Final = (1 << 32) - 1
 _QUIET: Final = 10.0
 """Seconds between two log lines about late acknowledgements of a channel."""
@@ -38,8 +38,8 @@ _QUIET: Final = 10.0
 log = logging.getLogger("busway.client")
 
 
-class Acknowledged(NamedTuple):
-    """What a NACK says of its messages."""
+class Nack(NamedTuple):
+    """The parameters of a NACK frame, the same for all its messages."""
 
     delay: int | None
     reject: bool
@@ -47,7 +47,7 @@ class Acknowledged(NamedTuple):
 
 
 class AckOutcome:
-    """What ack() and nack() return: await it to know that it is stored."""
+    """The result of ack(), nack() and extend(). Await it to know that the broker has stored it."""
 
     __slots__ = ("_parts",)
 
@@ -66,56 +66,60 @@ class AckOutcome:
 
 
 class _Batch:
-    """One frame: of messages that one broker has stored."""
+    """One ACK or NACK frame, for messages that one broker has stored."""
 
-    __slots__ = ("_heard", "answer", "broker", "entries", "said")
+    __slots__ = ("_awaited", "answer", "broker", "entries", "nack")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, broker: str, said: "Acknowledged | None" = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: str, nack: Nack | None = None) -> None:
         self.broker = broker
-        self.said = said
-        """What a NACK says of all of them; None: it is an ACK."""
+        self.nack = nack
+        """The parameters of a NACK; None: this is an ACK."""
         self.entries: list[tuple[int, int, int]] = []
         self.answer: asyncio.Future[list[Run]] = loop.create_future()
-        self._heard: list[list[Run]] = []
-        """Those whose outcome somebody waits for."""
+        self._awaited: list[list[Run]] = []
+        """The messages whose outcome callers wait for."""
 
-    def add(self, what: int, run: Run) -> None:
+    def add(self, action: int, run: Run) -> None:
         (first, many), entries = run, self.entries
         if entries:
             start, count, last = entries[-1]
-            if start + count == first and last == what:
-                entries[-1] = start, count + many, what
+            if start + count == first and last == action:
+                entries[-1] = start, count + many, action
                 return
-        entries.append((first, many, what))
+        entries.append((first, many, action))
 
     def pack(self, connected: str) -> tuple[int, bytes]:
-        """Its frame for the broker of this guid: the kind, and what follows the header."""
-        # The server that it is connected to may have got them from another one.
-        far = self.broker if self.broker != connected else ""
-        if self.said is None:
-            rest = b"".join(_ENTRY.pack(start, count, what, 0) for start, count, what in self.entries)
-            return FRAME, bytes.fromhex(far) + rest
-        delay, reject, failure = self.said
+        """The kind and the body of the frame, for a client that is connected to the broker with this guid."""
+        # The broker may have delivered messages of another broker.
+        remote = self.broker if self.broker != connected else ""
+        if self.nack is None:
+            rest = b"".join(_ENTRY.pack(start, count, action, 0) for start, count, action in self.entries)
+            return FRAME, bytes.fromhex(remote) + rest
+        delay, reject, failure = self.nack
         spans = [(start, count) for start, count, _ in self.entries]
-        said = {"spans": spans, "delay": delay, "reject": reject, "failure": dict(failure), "broker": far}
-        return _NACK, msgspec.msgpack.encode(said)
+        body = {"spans": spans, "delay": delay, "reject": reject, "failure": dict(failure), "broker": remote}
+        return _NACK, msgspec.msgpack.encode(body)
 
     async def wait(self, runs: list[Run]) -> None:
-        self._heard.append(runs)
+        self._awaited.append(runs)
         for start, count in await asyncio.shield(self.answer):
             for first, many in runs:
                 if start < first + many and first < start + count:
-                    raise AckLate(f"offset {max(start, first)}: too late, it is done already or was handed out again")
+                    raise AckLate(
+                        f"offset {max(start, first)}: acknowledged too late; "
+                        "it was already acknowledged or redelivered to another consumer"
+                    )
 
-    def told(self, left: list[Run]) -> None:
-        """The broker's answer."""
+    def answered(self, left: list[Run]) -> None:
+        """Complete with the broker's answer: the messages that were acknowledged too late."""
         self.answer.set_result(left)
 
     def failed(self, error: BusError) -> BusError | None:
+        """Complete with an error. Returns it if callers do not wait for all messages, so that it has to be reported."""
         self.answer.set_exception(error)
         self.answer.exception()
-        heard = sum(many for runs in self._heard for _, many in runs)
-        return error if heard < sum(entry[1] for entry in self.entries) else None
+        awaited = sum(many for runs in self._awaited for _, many in runs)
+        return error if awaited < sum(entry[1] for entry in self.entries) else None
 
 
 class Acks:
@@ -127,58 +131,58 @@ class Acks:
         label: str,
         usable: Callable[[], None],
         joined: Callable[[], bool],
-        done: Callable[[str, list[Run], list[Run]], None],
-        failed: Callable[[str, list[Run]], None],
+        on_acked: Callable[[str, list[Run], list[Run]], None],
+        on_failed: Callable[[str, list[Run]], None],
     ) -> None:
         self._core = core
         self._label = label
         self._usable = usable
         self._joined = joined
-        self._done = done
-        """Called with what was acknowledged of a broker, and what of that was too late."""
-        self._failed = failed
-        """Called with the messages of a broker of which it could not note what became of them."""
-        self.sent_to: Callable[[str, list[tuple[int, int, int]]], None] | None = None
+        self._on_acked = on_acked
+        """Called with a broker, its acknowledged messages, and those among them that were too late."""
+        self._on_failed = on_failed
+        """Called with a broker and the messages whose acknowledgement it could not store."""
+        self.on_sent: Callable[[str, list[tuple[int, int, int]]], None] | None = None
         """Called with the broker and the entries of each frame that was sent."""
         self._late = 0
-        """Late acknowledgements that were not logged yet."""
+        """Late acknowledgements that are not logged yet."""
         self._late_timer: asyncio.TimerHandle | None = None
         self._id = 0
-        self._batches: dict[tuple[str, Acknowledged | None], _Batch] = {}
-        self._under_way: set[asyncio.Future[Any]] = set()
+        self._batches: dict[tuple[str, Nack | None], _Batch] = {}
+        self._in_flight: set[asyncio.Future[Any]] = set()
 
     def begin(self, number: int) -> None:
-        """The channel has this number."""
+        """Use this id of the channel in all frames."""
         self._id = number
 
-    def add(self, what: int, places: Runs) -> AckOutcome:
-        """Send this at the end of the turn."""
-        return self._add(what, places, None)
+    def add(self, action: int, places: Runs) -> AckOutcome:
+        """Send this action at the end of the loop's turn."""
+        return self._add(action, places, None)
 
     def fail(self, places: Runs, delay: float | None, failure: dict[str, Any], *, reject: bool = False) -> AckOutcome:
-        """The same of messages that failed: redelivered after a delay or the channel's backoff, or rejected."""
+        """Send a NACK at the end of the turn: redeliver after the delay or the channel's backoff, or reject."""
         milliseconds = None if delay is None else min(int(delay * 1000 + 0.999), _LONGEST)
-        return self._add(NACK, places, Acknowledged(milliseconds, reject, tuple(failure.items())))
+        return self._add(NACK, places, Nack(milliseconds, reject, tuple(failure.items())))
 
-    def _add(self, what: int, places: Runs, said: "Acknowledged | None") -> AckOutcome:
+    def _add(self, action: int, places: Runs, nack: Nack | None) -> AckOutcome:
         self._usable()
         parts = []
         for (broker, _), runs in places:
-            key = broker, said
+            key = broker, nack
             batch = self._batches.get(key)
             if batch is None or len(batch.entries) >= _MOST:
                 if batch is not None:
                     self.send()
                 if not self._batches:
                     self._core.loop.call_soon(self.send)
-                batch = self._batches[key] = _Batch(self._core.loop, broker, said)
+                batch = self._batches[key] = _Batch(self._core.loop, broker, nack)
             for run in runs:
-                batch.add(what, run)
+                batch.add(action, run)
             parts.append((batch, runs))
         return AckOutcome(parts)
 
     def send(self) -> None:
-        """Send what was gathered."""
+        """Send the collected acknowledgements."""
         batches, self._batches = self._batches, {}
         for batch in batches.values():
             self._send(batch)
@@ -191,36 +195,38 @@ class Acks:
             kind, rest = batch.pack(core.broker)
             number = core.session.channel(kind, self._id, rest)
         except BusError as error:
-            self._tell(batch.failed(error))
+            self._report(batch.failed(error))
             return
-        if self.sent_to is not None:
-            self.sent_to(batch.broker, [entry for entry in batch.entries if entry[2] != EXTEND])
+        if self.on_sent is not None:
+            self.on_sent(batch.broker, [entry for entry in batch.entries if entry[2] != EXTEND])
         answer = core.answer(number)
-        self._under_way.add(answer)
+        self._in_flight.add(answer)
         answer.add_done_callback(lambda answer: self._answered(batch, answer))
 
-    async def sent(self) -> None:
-        """Return when everything has been answered."""
+    async def flush(self) -> None:
+        """Send the collected acknowledgements, and wait until the broker has answered all."""
         self.send()
-        if self._under_way:
-            await asyncio.wait(list(self._under_way))
+        if self._in_flight:
+            await asyncio.wait(list(self._in_flight))
 
     def _answered(self, batch: _Batch, answer: "asyncio.Future[Any]") -> None:
-        self._under_way.discard(answer)
+        self._in_flight.discard(answer)
         error = None if answer.cancelled() else answer.exception()
         if isinstance(error, BusError) and not isinstance(error, AckLate):
-            self._failed(batch.broker, [(first, many) for first, many, what in batch.entries if what != EXTEND])
-            self._tell(batch.failed(error))
+            runs = [(first, many) for first, many, action in batch.entries if action != EXTEND]
+            self._on_failed(batch.broker, runs)
+            self._report(batch.failed(error))
             return
         left = [] if error is None else msgspec.json.decode(str(error), type=list[Run])
         if not answer.cancelled():
-            self._done(batch.broker, [(first, many) for first, many, what in batch.entries if what == ACK], left)
-        batch.told(left)
+            runs = [(first, many) for first, many, action in batch.entries if action == ACK]
+            self._on_acked(batch.broker, runs, left)
+        batch.answered(left)
         if left:
-            self._tell_late(left)
+            self._report_late(left)
 
-    def _tell_late(self, left: list[Run]) -> None:
-        """The event for each answer; a line in the log at once, and then one in ten seconds."""
+    def _report_late(self, left: list[Run]) -> None:
+        """Emit an event for each answer, and write a log line at once, then at most every ten seconds."""
         count, first = sum(many for _, many in left), min(left)[0]
         error = AckLate(f"{count} acknowledgements came too late, from offset {first} on")
         self._core.events.emit(Event(kind="late", topic=self._label, count=count, error=error))
@@ -235,7 +241,7 @@ class Acks:
         where = "" if first is None else f", from offset {first} on"
         log.warning(
             "channel %r: late acknowledgements of %d message(s)%s: "
-            "they were done already, or their lease had ended and they were redelivered",
+            "they were already acknowledged, or their lease had ended and they were redelivered",
             self._label,
             self._late,
             where,
@@ -244,6 +250,6 @@ class Acks:
         self._late = 0
         self._late_timer = self._core.loop.call_later(_QUIET, self._log_late)
 
-    def _tell(self, error: BusError | None) -> None:
+    def _report(self, error: BusError | None) -> None:
         if error is not None:
             self._core.events.emit(Event(kind="rejected", topic=self._label, error=error))

@@ -1,4 +1,7 @@
-"""The verbs of a bus for channels: consume one, make, change, list and remove them."""
+"""The verbs of a Bus for channels: consume, create, update, seek, list and remove them, and redrive their dead letters.
+
+The Bus inherits ChannelVerbs.
+"""
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +47,7 @@ SETTINGS: Final = (
 
 
 class ChannelOptions(TypedDict, total=False):
-    """The keyword arguments of channel(), beside the handler."""
+    """The keyword arguments of channel(), without the handler."""
 
     window: int
     create: bool
@@ -64,7 +67,7 @@ class ChannelOptions(TypedDict, total=False):
 
 
 class ChannelVerbs:
-    """What a bus does with channels."""
+    """The verbs of a Bus for channels."""
 
     _core: Core
     _sender: Sender
@@ -110,7 +113,7 @@ class ChannelVerbs:
         concurrency: int = 1,
         max_processing: Duration | None = MAX_PROCESSING,
     ) -> Channel | TypedChannel[Any]:
-        """Consume a channel: messages of a stream that all its consumers share, each to be acknowledged.
+        """Consume a channel: its consumers share messages of a stream, and acknowledge each.
 
         ::
 
@@ -118,24 +121,26 @@ class ChannelVerbs:
                 async for message in jobs:
                     await message.ack()
 
-        A channel that is not there is made, unless `create` is False; it begins at `start` (first, new, an offset, a position,
-        a time, a length of time back). Settings that are given are those of the channel from then on, for all; without them
-        it has the ones it had, or: what is not acknowledged within a `lease` of 30 s (0: no end) is handed out again, after 5
-        `max_deliveries` (0: no limit) it goes to the topic `dead_letter` ("dead/{stream}/{channel}"; "": nowhere). A message
-        that failed is redelivered after the delays of `backoff`: a list such as ["1s", "5s", "30s"] whose last delay repeats,
-        a busway.Backoff, or [] to redeliver at once. With `order_by`, which is "topic" or the name of a field, messages with
-        the same topic or the same value are delivered one after the other, also to several consumers. `topic` and `where`
-        choose messages, an `exclusive` channel has one consumer, with `delete_on_leave` it goes with the last one.
+        A channel that does not exist is created, unless `create` is False. It begins at `start`: "first", "new", an
+        offset, a position, a message, a time, or a length of time back. Given settings replace those of the channel,
+        for all consumers. The defaults of a new channel: a message that is not acknowledged within a `lease` of 30 s
+        (0: no end) is redelivered, and after 5 `max_deliveries` (0: no limit) it moves to the topic `dead_letter`
+        ("dead/{stream}/{channel}"; "": none). A failed message is redelivered after the delays of `backoff`: a list
+        such as ["1s", "5s", "30s"] whose last delay repeats, a busway.Backoff, or [] to redeliver at once. With
+        `order_by`, which is "topic" or the name of a field, messages with the same topic or value are delivered one
+        after the other, also to several consumers. `topic` and `where` select messages. An `exclusive` channel has
+        one consumer. With `delete_on_leave` the channel is removed when its last consumer leaves.
 
-        At most `window` messages are in flight to this consumer; with 0 it gets only what it takes. A `handler` is called with
-        each message, which is acknowledged when that returns and given back when that raises.
+        At most `window` messages are in flight to this consumer; with 0 it gets only those that it takes. A `handler`
+        is called with each message: the message is acknowledged when it returns and redelivered when it raises.
 
-        The leases of the messages that this consumer holds are extended by themselves until they are acknowledged or given
-        back. A message that is worked on for longer than `max_processing` (1 h; None: no limit; 0: nothing is extended) is
+        The client renews the leases of the messages that this consumer holds, until they are acknowledged or nacked.
+        A message that is in work for longer than `max_processing` (1 h; None: no limit; 0: nothing is renewed) is
         reported, and redelivered when its lease ends.
 
-        `channel(Order, "orders", "billing")` gives the typed messages of a protocol: those on topics below its prefix, or on the
-        `topic` below the prefix. A payload that does not fit the type becomes a dead letter at once.
+        `channel(Order, "orders", "billing")` delivers the typed messages of a protocol: those on topics below its
+        prefix, or on the `topic` below the prefix. A message whose payload does not fit the type becomes a dead
+        letter at once.
         """
         check_callable("handler", handler)
         kind, stream, name = kind_and_names(stream, name, channel)
@@ -176,17 +181,17 @@ class ChannelVerbs:
     async def create_channel(
         self, stream: str, name: str, *, start: Start | None = None, **settings: Any
     ) -> ChannelInfo:
-        """Make a channel without consuming it, with the settings that channel() has; one that is there gets them."""
+        """Create a channel without consuming it, or give an existing one these settings: those of channel()."""
         return await self._manage_channel(
             "create", stream, name, start=start_of(start, stream), settings=_wire(settings)
         )
 
     async def update_channel(self, stream: str, name: str, **settings: Any) -> ChannelInfo:
-        """Change settings of a channel; the others stay."""
+        """Change the given settings of a channel."""
         return await self._manage_channel("update", stream, name, settings=_wire(settings))
 
     async def seek_channel(self, stream: str, name: str, start: Start) -> int:
-        """Put a channel to another place, for all its consumers, as seek() of a channel does; the offset."""
+        """Move a channel to another place, for all its consumers, as Channel.seek() does. Returns the offset."""
         question = {**_named(stream, name), "start": start_of(start, stream)}
         offset: int = (await self._ask_channel("$bus/channel/seek", question))["offset"]
         return offset
@@ -202,10 +207,10 @@ class ChannelVerbs:
         since: Since | None = None,
         redriven: bool = False,
     ) -> list[DeadLetter]:
-        """The last dead letters of a channel, in the order in which they died; None: all.
+        """The last dead letters of a channel, ordered by the time of their failure. With `last=None` all of them.
 
-        `topic` is a pattern for the topic of the message, `reason` a part of the reason or of the exception's type, `since` a time or a
-        length of time back. Letters that were sent back are left out, unless `redriven` asks for them.
+        `topic` is a pattern for the topic of the message, `reason` a part of the reason or of the exception's type,
+        `since` a time or a length of time back. Letters that were redriven are included only with `redriven`.
         """
         return await DeadLetters(self._core, self._sender).listed(
             stream, channel, last=last, topic=topic, reason=reason, since=since, redriven=redriven
@@ -222,28 +227,28 @@ class ChannelVerbs:
         since: Since | None = None,
         progress: Progress | None = None,
     ) -> Redrive:
-        """Send dead letters back to the channel, each once: these, or all that are chosen as by dead_letters().
+        """Redrive dead letters, each once: the given ones, or all that dead_letters() selects with the same arguments.
 
-        Their messages are delivered again as if for the first time, before new ones. It may be interrupted and repeated: a
-        letter that was sent back is never sent back again. `progress` is called with what was done so far.
+        The channel delivers their messages as if for the first time, before new ones. A redrive may be interrupted and
+        repeated: the broker redrives each letter only once. `progress` is called with the counts so far.
         """
         return await DeadLetters(self._core, self._sender).redrive(
             stream, channel, letters, topic=topic, reason=reason, since=since, progress=progress
         )
 
     async def remove_channel(self, stream: str, name: str) -> ChannelInfo:
-        """Remove a channel; what it was. The messages stay in the stream; its consumers get an error."""
+        """Remove a channel and return its last state. The messages stay in the stream; its consumers get an error."""
         return await self._manage_channel("remove", stream, name)
 
     async def channel_info(self, stream: str, name: str) -> ChannelInfo:
-        """One channel: its settings and figures, over all nodes of a cluster and of each."""
+        """The settings and figures of one channel, over all nodes of a cluster and of each."""
         answer = await self._ask_channel("$bus/channel/list", _named(stream, name))
         return info_of(answer["channels"][0])
 
     async def channels(self, stream: str) -> list[ChannelInfo]:
-        """The channels of a stream, by name; with sums over all nodes of a cluster."""
+        """The channels of a stream, ordered by name, with sums over all nodes of a cluster."""
         answer = await self._ask_channel("$bus/channel/list", {"stream": check_name("stream", stream)})
-        return sorted((info_of(one) for one in answer["channels"]), key=lambda one: one.name)
+        return sorted((info_of(channel) for channel in answer["channels"]), key=lambda info: info.name)
 
     async def _manage_channel(self, verb: str, stream: str, name: str, **more: Any) -> ChannelInfo:
         return info_of(await self._ask_channel(f"$bus/channel/{verb}", {**_named(stream, name), **more}))
@@ -253,7 +258,7 @@ class ChannelVerbs:
 
 
 def kind_and_names(first: str | type[Any], second: str, third: str | None) -> tuple[Kind[Any] | None, str, str]:
-    """The protocol, if there is one, the stream and the channel that channel() is given."""
+    """The protocol or None, the stream and the channel, from the positional arguments of channel()."""
     if third is None and not isinstance(first, type):
         return None, first, second  # the names are checked where they are used
     if third is None or isinstance(first, str):
@@ -266,7 +271,7 @@ def _named(stream: str, name: str) -> dict[str, Any]:
 
 
 def _wire(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as JSON has them."""
+    """Checked settings, encoded for a JSON request."""
     checked = _checked(**settings)
     if "where" in checked:
         checked["where"] = base64.b64encode(checked["where"]).decode()
@@ -274,7 +279,7 @@ def _wire(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked(**settings: Any) -> dict[str, Any]:
-    """Those that are given, as the broker understands them."""
+    """The given settings, checked and encoded for the broker."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in SETTINGS:
@@ -302,9 +307,7 @@ def _checked(**settings: Any) -> dict[str, Any]:
         elif key == "where":
             rules = compile_where(value)
             if rules.local:
-                reason = (
-                    "a channel's rules are asked by the broker, which can't call a function: write busway.expr(...)"
-                )
+                reason = "the broker checks a channel's rules, and can't call a function: write busway.expr(...)"
                 raise InvalidRule(reason)
             found[key] = rules.wire
         else:

@@ -1,7 +1,8 @@
-"""A channel: messages of a stream that its consumers share, each to be acknowledged.
+"""A consumer of a channel: gets messages of a stream, which it shares with other consumers, and acknowledges each.
 
-With a window the broker hands messages out as they come, so many at a time; without one it does so when they are taken.
-What is not acknowledged is handed out again: to another consumer, or to this one after a lost connection.
+`Bus.channel()` makes it. With a window the broker delivers that many messages in advance, without one only when
+take() asks for them. The broker redelivers a message that is not acknowledged: to another consumer, or to this one
+after a reconnect.
 """
 
 import asyncio
@@ -54,15 +55,16 @@ Call: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
 _CHANNEL: Final = 0x30
 _UNCHANNEL: Final = 0x31
 _TAKE: Final = 0x32
-_ASKED: Final = struct.Struct("<II")
-_CANCEL: Final = struct.Struct("<IQ")
+_TAKE_BODY: Final = struct.Struct("<II")
+_CANCEL_BODY: Final = struct.Struct("<IQ")
 _WHOLE: Final = 0x80000000
-_EVER: Final = (1 << 32) - 1
+"""The flag of a TAKE that is answered only when the broker has delivered all that it asks for."""
+_NO_LIMIT: Final = (1 << 32) - 1
 _MOST: Final = 65_536
 MAX_PROCESSING: Final = 3600.0
-"""Seconds that a message may be worked on before its lease is no longer extended, unless the user says otherwise."""
-_LATE: Final = 5.0
-"""Seconds that the answer of the broker may be late when a take's time is over."""
+"""Seconds that a message may be in work before its lease is no longer renewed, by default."""
+_ANSWER_DELAY: Final = 5.0
+"""Seconds that the broker's answer to a TAKE may come after its timeout."""
 
 
 class ChannelRegistrar:
@@ -123,7 +125,7 @@ class Channel(Entered, InboxProperties):
         if type(window) is not int or not 0 <= window <= _MOST:
             raise ValueError(f"window must be a whole number from 0 to {_MOST}, but is {window!r}")
         if handler is not None and not window:
-            raise ValueError("a handler needs a window above 0")
+            raise ValueError("a handler needs a window above 0, but window is 0")
         check_count("concurrency", concurrency)
         request = {
             "stream": stream,
@@ -136,7 +138,7 @@ class Channel(Entered, InboxProperties):
         self._core = core
         self._drain = drain
         self._registration = Registration(core, ChannelRegistrar(core, request), f"{stream}/{name}", drain)
-        self._reader = InboxReader(core, self._registration, on_refill=self._worked_on, on_batch=self._worked_on)
+        self._reader = InboxReader(core, self._registration, on_refill=self._track, on_batch=self._track)
         self.handled = handler is not None
         self._handlers: HandlerTasks | None = None
         if handler is not None:
@@ -146,9 +148,9 @@ class Channel(Entered, InboxProperties):
         self.name = name
         self.window = window
         self.lost = 0
-        """Messages that the stream has removed before they were acknowledged, as far as this consumer was told; the event `gap` reports each time."""
+        """Messages that the stream removed before they were acknowledged. `bus.events()` reports each gap."""
         self._call = call
-        self._letters = letters
+        self._dead_letters = letters
         self._renewal = LeaseRenewal(
             core,
             self.label,
@@ -157,29 +159,31 @@ class Channel(Entered, InboxProperties):
             waiting=self._waiting,
             pending=lambda: self.pending + len(self.ahead),
         )
-        self._settling = Acks(core, self.label, self._check, lambda: self._joined, self._acked, self._renewal.abandon)
-        self._settling.sent_to = self._renewal.settled if self._renewal.tracks and handler is None else None
+        self._acks = Acks(
+            core, self.label, self._check, lambda: self._joined, self._drop_duplicates, self._renewal.abandon
+        )
+        self._acks.on_sent = self._renewal.acknowledged if self._renewal.tracks and handler is None else None
         self._closing = False
         self._done: set[Message] = set()
         """The messages that handlers work on now and have acknowledged, nacked or rejected themselves."""
         self._takes: dict[int, asyncio.Future[int]] = {}
-        """Answers that somebody waits for, by the numbers of their frames."""
+        """The pending answers to TAKE frames, by frame number."""
         self.owner: ref[object] = ref(self)
-        """What its messages refer to as their channel, which they do not keep alive; the blocking face puts itself here."""
+        """The object that Message.ack() calls: this channel, or the one of `busway.sync` that wraps it."""
         self.ahead: deque[Message] = deque()
-        """What the blocking face has taken out and nobody was given yet."""
-        self._known: Connection | None = None
-        """Over which the broker was told of it."""
-        self._ghosts = Duplicates()
+        """Messages that the wrapper of `busway.sync` has fetched, and that no consumer has got yet."""
+        self._joined_by: Connection | None = None
+        """The connection by which it has joined the channel."""
+        self._duplicates = Duplicates()
         self._sifting = False
         """Whether duplicates may have arrived."""
-        self._renewed = False
-        """It has lost a connection: what was handed out over that may be here once more."""
+        self._reconnected = False
+        """Whether it has lost a connection, so that messages may have been redelivered to it."""
 
     # Receiving.
 
     async def recv(self, timeout: Duration | None = None) -> Message:
-        """The next message. Raises Timeout, Closed, or what ended the channel."""
+        """The next message. Raises Timeout, Closed, or the error that ended the channel."""
         if self.window:
             return await self._reader.recv(timeout)
         return (await self.take(1, timeout))[0]
@@ -192,7 +196,7 @@ class Channel(Entered, InboxProperties):
         check_count("most", most)
         timeout = check_timeout("timeout", timeout)
         if most > _MOST:
-            raise ValueError(f"most: {_MOST} messages can be taken at once, not {most}")
+            raise ValueError(f"most must be at most {_MOST}, but is {most}")
         loop = self._core.loop if self._registration.started else asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
         batch = self._reader.batch(most)
@@ -214,21 +218,21 @@ class Channel(Entered, InboxProperties):
         return batch
 
     def put_back(self, batch: list[Message]) -> None:
-        """Messages that were taken and are for the next consumer."""
+        """Return messages that a consumer took, so that the next consumer gets them first."""
         if batch:
             self._reader.put_back(batch)
 
     async def _pull(self, most: int, timeout: float | None, *, whole: bool) -> list[Message]:
-        """Have the broker hand out so many; none if whoever waits has to look again."""
+        """Ask the broker for so many messages. An empty list means that the caller has to try again."""
         core = self._core
         self._check()
         if not self._joined:
-            # It comes back by itself; whoever waits goes on waiting.
+            # The reconnect joins the channel again.
             await self._registration.wait_open(timeout)
             return []
-        milliseconds = _EVER if timeout is None else min(int(timeout * 1000 + 0.999), _EVER - 1)
+        milliseconds = _NO_LIMIT if timeout is None else min(int(timeout * 1000 + 0.999), _NO_LIMIT - 1)
         number = core.session.channel(
-            _TAKE, self._registration.number, _ASKED.pack(most | _WHOLE * whole, milliseconds)
+            _TAKE, self._registration.number, _TAKE_BODY.pack(most | _WHOLE * whole, milliseconds)
         )
         answer = self._takes[number] = core.answer(number)
         begin = core.loop.time()
@@ -237,12 +241,12 @@ class Channel(Entered, InboxProperties):
             if timeout is None:
                 got = await answer
             else:
-                async with asyncio.timeout(timeout + _LATE):
+                async with asyncio.timeout(timeout + _ANSWER_DELAY):
                     got = await answer
         except Disconnected:
             return []
         except (asyncio.CancelledError, TimeoutError) as error:
-            self._call_off(number, answer)
+            self._cancel_take(number, answer)
             if isinstance(error, asyncio.CancelledError):
                 raise
             got = 0
@@ -254,33 +258,33 @@ class Channel(Entered, InboxProperties):
 
     @property
     def _joined(self) -> bool:
-        """Whether the broker of the moment knows that this is its consumer."""
-        return self._known is not None and self._known is self._core.connection
+        """Whether it has joined the channel by the current connection."""
+        return self._joined_by is not None and self._joined_by is self._core.connection
 
-    def _call_off(self, number: int, answer: "asyncio.Future[int]") -> None:
-        """Nobody waits for this any more; what it has got is for those who do."""
-        if not answer.cancelled():  # it came at the same moment
-            self._called_off(answer)
+    def _cancel_take(self, number: int, answer: "asyncio.Future[int]") -> None:
+        """Cancel a TAKE whose caller does not wait any more. Other takes get the messages that it has got."""
+        if not answer.cancelled():  # the answer arrived at the same moment
+            self._take_cancelled(answer)
         elif self._joined:
-            self._core.answer(number).add_done_callback(self._called_off)
-            self._core.session.channel(_TAKE, self._registration.number, _CANCEL.pack(0, number))
+            self._core.answer(number).add_done_callback(self._take_cancelled)
+            self._core.session.channel(_TAKE, self._registration.number, _CANCEL_BODY.pack(0, number))
 
-    def _called_off(self, answer: "asyncio.Future[int]") -> None:
+    def _take_cancelled(self, answer: "asyncio.Future[int]") -> None:
         if not answer.cancelled() and answer.exception() is None and answer.result():
-            # The others wait for answers of their own, and don't look at what has arrived before they get them.
+            # The other takes look at the inbox only when their own answers arrive, which CANCEL brings about.
             for number in self._takes:
-                self._core.session.channel(_TAKE, self._registration.number, _CANCEL.pack(0, number))
+                self._core.session.channel(_TAKE, self._registration.number, _CANCEL_BODY.pack(0, number))
 
     def _end_takes(self) -> None:
-        """End every take that waits for an answer of the broker."""
+        """End every take that waits for the broker's answer."""
         for answer in self._takes.values():
             if not answer.done():
                 answer.set_result(0)
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        return self._reader.each(self) if self.window else self._pulled()
+        return self._reader.each(self) if self.window else self._each_taken()
 
-    async def _pulled(self) -> AsyncGenerator[Message, None]:
+    async def _each_taken(self) -> AsyncGenerator[Message, None]:
         while True:
             try:
                 message = await self.recv()
@@ -297,11 +301,11 @@ class Channel(Entered, InboxProperties):
                 return
             yield batch
 
-    # Settling.
+    # Acknowledging.
 
     def ack(self, messages: Message | Iterable[Message]) -> AckOutcome:
-        """These are done. Await it to know that this is stored; AckLate if one had gone to somebody else meanwhile."""
-        return self._settle(ACK, messages)
+        """Acknowledge messages. Await it to know that this is stored. Raises AckLate if one had been redelivered."""
+        return self._add(ACK, messages)
 
     def nack(
         self,
@@ -309,28 +313,28 @@ class Channel(Entered, InboxProperties):
         delay: Duration | None = None,
         reason: str | None = None,
     ) -> AckOutcome:
-        """These could not be dealt with: they are redelivered, after the delay, without one as the channel's backoff says.
+        """Have failed messages redelivered, after the delay or, without one, after the channel's backoff.
 
-        The reason is recorded in their dead letters if they become some.
+        If a message becomes a dead letter, the reason is recorded in it.
         """
         return self._fail(messages, delay, described(reason, consumer=self._core.name))
 
     def reject(self, messages: Message | Iterable[Message], reason: str) -> AckOutcome:
-        """No consumer can deal with these: they become dead letters at once, with this reason."""
+        """Move messages to the dead-letter topic at once, with this reason: no consumer can process them."""
         check_type("reason", reason, str, "a text")
         return self._fail(messages, None, described(reason, consumer=self._core.name), reject=True)
 
     def refuse(self, message: Message, error: PayloadError) -> AckOutcome:
-        """The payload of a message does not fit its type: report it and make it a dead letter at once."""
+        """Report a message whose payload does not fit its type, and move it to the dead-letter topic."""
         self._core.report(error, "a dead letter", self.label)
         return self._fail(message, None, misfit(error, consumer=self._core.name), reject=True)
 
     def extend(self, messages: Message | Iterable[Message]) -> AckOutcome:
-        """Work on these goes on: their lease begins anew."""
-        return self._settle(EXTEND, messages)
+        """Restart the leases of messages that are still in work."""
+        return self._add(EXTEND, messages)
 
-    def _settle(self, what: int, messages: Message | Iterable[Message]) -> AckOutcome:
-        return self._settling.add(what, self._places(what, messages))
+    def _add(self, action: int, messages: Message | Iterable[Message]) -> AckOutcome:
+        return self._acks.add(action, self._places(action, messages))
 
     def _fail(
         self,
@@ -341,58 +345,61 @@ class Channel(Entered, InboxProperties):
         reject: bool = False,
     ) -> AckOutcome:
         pause = None if delay is None else 0.0 if delay == 0 else seconds("delay", delay)
-        return self._settling.fail(self._places(NACK, messages), pause, failure, reject=reject)
+        return self._acks.fail(self._places(NACK, messages), pause, failure, reject=reject)
 
-    def _places(self, what: int, messages: Message | Iterable[Message]) -> Runs:
+    def _places(self, action: int, messages: Message | Iterable[Message]) -> Runs:
         batch = (messages,) if isinstance(messages, Message) else list(messages)
         places = handed(batch, self.owner)
         if places is None:
-            raise Rejected(f"a message that is not of the channel {self.label!r}", code=Code.NO_CHANNEL)
+            reason = f"the channel {self.label!r} did not deliver this message: acknowledge it at the channel that did"
+            raise Rejected(reason, code=Code.NO_CHANNEL)
         if not places:
-            raise ValueError("no message is given")
-        if self.handled and what != EXTEND:
+            raise ValueError("no message was given to acknowledge: give a message or several")
+        if self.handled and action != EXTEND:
             # Not the offset: a message of an earlier delivery says nothing about the one that a handler works on.
             self._done.update(message for message in batch if message in self._renewal.working)
         return places
 
-    def _acked(self, broker: str, runs: list[Run], late: list[Run]) -> None:
-        """These are done, but for some. What was handed out again after a lost connection, and was done by then, is not given to anybody.
+    def _drop_duplicates(self, broker: str, runs: list[Run], late: list[Run]) -> None:
+        """Drop duplicates of messages whose acknowledgement the broker has just confirmed, but for the late ones.
 
-        That may be one between two brokers, of which nothing is seen here.
-
-        It has arrived before this answer, for the broker hands out nothing that is done.
+        A duplicate was redelivered after a lost connection, of this client or between two brokers. It has arrived
+        before this confirmation, since the broker delivers no acknowledged message.
         """
-        if not (self._renewed or broker != self._core.broker) or not (self.pending or self.ahead):
+        if not (self._reconnected or broker != self._core.broker) or not (self.pending or self.ahead):
             return
-        done = {offset for first, many in runs for offset in range(first, first + many)}
-        done.difference_update(offset for first, many in late for offset in range(first, first + many))
-        if not done:
+        acked = {offset for first, many in runs for offset in range(first, first + many)}
+        acked.difference_update(offset for first, many in late for offset in range(first, first + many))
+        if not acked:
             return
         if not self._sifting:
             self._sifting = True
-            self._reader.sift(self._ghosts)
+            self._reader.sift(self._duplicates)
         if self.pending:
-            self._ghosts.add(broker, done, self.received)
-        for message in [one for one in self.ahead if one.offset in done and one.broker == broker]:  # these are few
-            with suppress(ValueError):  # another thread was quicker
+            self._duplicates.add(broker, acked, self.received)
+        # self.ahead is short.
+        for message in [ahead for ahead in self.ahead if ahead.offset in acked and ahead.broker == broker]:
+            with suppress(ValueError):  # another thread has taken it
                 self.ahead.remove(message)
 
-    def _worked_on(self, batch: list[Message]) -> None:
+    def _track(self, batch: list[Message]) -> None:
+        """Record that the program works on these messages, so that their leases are renewed."""
         if batch and self._renewal.tracks and not self.handled:
             self._renewal.taken(handed(batch, self.owner) or ())
 
     def _waiting(self) -> Places:
-        """What was taken out of the inbox and waits for its consumer."""
+        """The messages that were taken out of the inbox and wait for a consumer."""
         return handed([*self._reader.waiting(), *self.ahead.copy()], self.owner) or ()
 
     # The channel itself.
 
     async def seek(self, start: Start) -> int:
-        """Go to an offset, a position, a time, a length of time back, first or new, for all consumers; the offset.
+        """Move the channel, for all consumers, to an offset, position, message, time, "1h" back, "first" or "new".
 
-        In a cluster a position or a message moves the part of the node that has stored it, an offset that of the node one is
-        connected to, anything else all parts: StoreFailed tells if some could not be reached, the others have moved then.
-        A Message is checked: OutOfRange if another one is at its offset. What was in flight may come again.
+        Returns the offset. In a cluster a position or a message moves the part of the node that has stored it, an
+        offset the part of the node that this client is connected to, and anything else all parts. StoreFailed means
+        that some nodes could not be reached; the parts of the others have moved. OutOfRange means that another
+        message is at the offset of the given one. Messages in flight may be delivered again.
         """
         answer = await self._ask("seek", start=start_of(start, self.stream))
         offset: int = answer["offset"]
@@ -407,8 +414,8 @@ class Channel(Entered, InboxProperties):
         since: "Since | None" = None,
         redriven: bool = False,
     ) -> "list[DeadLetter]":
-        """The last dead letters of the channel, as Bus.dead_letters() gives them."""
-        return await self._letters.listed(
+        """The last dead letters of the channel, as from Bus.dead_letters()."""
+        return await self._dead_letters.listed(
             self.stream, self.name, last=last, topic=topic, reason=reason, since=since, redriven=redriven
         )
 
@@ -422,25 +429,26 @@ class Channel(Entered, InboxProperties):
         progress: "Progress | None" = None,
     ) -> "Redrive":
         """Send dead letters back to the channel, each once, as Bus.redrive_channel() does."""
-        return await self._letters.redrive(
+        return await self._dead_letters.redrive(
             self.stream, self.name, letters, topic=topic, reason=reason, since=since, progress=progress
         )
 
     async def pause(self) -> None:
-        """Hand nothing out, to nobody, until resume(). It outlives the broker."""
+        """Deliver nothing to any consumer until resume(), also after a restart of the broker."""
         await self._ask("update", settings={"paused": True})
 
     async def resume(self) -> None:
+        """Deliver again after pause()."""
         await self._ask("update", settings={"paused": False})
 
     async def info(self) -> ChannelInfo:
-        """Its settings, where it stands, how many messages are in flight and how many are still to come, over all nodes."""
+        """The channel's settings and position, its messages in flight and its backlog, over all nodes."""
         return info_of((await self._ask("list"))["channels"][0])
 
     async def _ask(self, verb: str, **more: Any) -> Any:
         return await self._call(f"$bus/channel/{verb}", {"stream": self.stream, "channel": self.name, **more})
 
-    # Inside.
+    # Starting and ending: called by the program, the core, the lifecycle and the reclaim.
 
     async def start(self) -> Self:
         """Join the channel. Its messages are delivered after this."""
@@ -450,7 +458,7 @@ class Channel(Entered, InboxProperties):
         self._reader.open(core.session.inbox(number, messages=1 << 31, bytes=1 << 40, policy=0))
         core.session.own(number, self.owner)
         core.subscriptions[number] = self
-        self._settling.begin(number)
+        self._acks.begin(number)
         self._renewal.begin(number)
         if self._handlers is not None:
             core.held.add(self)
@@ -461,14 +469,14 @@ class Channel(Entered, InboxProperties):
             raise
         if self._handlers is not None:
             self._handlers.start()
-        self._known = core.connection
+        self._joined_by = core.connection
         self._renewal.joined()
         return self
 
     def announce(self) -> int:
-        # What came over a lost connection is handed out again.
-        self._known = None
-        self._drop()
+        """Encode the frame that registers it, at first or after a reconnect. Returns the frame's number."""
+        self._joined_by = None
+        self._take_out()  # the broker redelivers the messages of the lost connection
         self._renewal.announced()
         return self._registration.announce()
 
@@ -478,33 +486,34 @@ class Channel(Entered, InboxProperties):
         self._registration.wake()
 
     def restored(self) -> None:
-        """There is a new connection, and the broker knows the channel."""
-        self._known = self._core.connection
-        self._renewed = True
+        """Resume after a reconnect: the broker has registered it again."""
+        self._joined_by = self._core.connection
+        self._reconnected = True
         self._renewal.joined()
         self._registration.wake()
 
     def ended(self, error: BusError | None) -> None:
-        """As all parts; what nobody took can't be acknowledged any more, and is for the others."""
-        self._drop()
+        """End it. Messages that no consumer took are dropped, for they can't be acknowledged any more."""
+        self._take_out()
         self._renewal.stop()
         self._core.held.discard(self)
         self._registration.end(error)
         self._end_takes()
 
-    def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, where is of no use to the consumers
+    def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, consumers have no use for the place
+        """Count and report that the stream has removed this many messages before they were acknowledged."""
         self.lost += count
         self._core.log_lines.missed(self.label, count, GONE)
         self._core.events.emit(Event(kind="gap", topic=self.label, count=count))
 
-    def _drop(self) -> list[Message]:
-        """What nobody has taken."""
+    def _take_out(self) -> list[Message]:
+        """Take out all messages that no consumer has got."""
         left: list[Message] = []
         while self.ahead:
-            with suppress(IndexError):  # another thread was quicker
+            with suppress(IndexError):  # another thread has taken the last one
                 left.append(self.ahead.popleft())
         left += self._reader.clear()
-        self._ghosts.clear()
+        self._duplicates.clear()
         return left
 
     def _check(self) -> None:
@@ -514,10 +523,13 @@ class Channel(Entered, InboxProperties):
         if registration.over and not self._closing:
             if registration.error is not None:
                 raise copy(registration.error)
-            raise Closed(f"the channel {self.label!r} is closed: what was not acknowledged is handed out again")
+            raise Closed(f"the channel {self.label!r} is closed: unacknowledged messages are redelivered")
 
     async def close(self) -> None:
-        """Take no more. A handler gets what has arrived; what nobody took is for the others, as is what was not acknowledged."""
+        """Leave the channel. A handler finishes the messages that have arrived.
+
+        All others, and those that are not acknowledged, are redelivered to other consumers.
+        """
         if self.live:
             self._closing = True
             try:
@@ -525,12 +537,14 @@ class Channel(Entered, InboxProperties):
                     self._registration.over = True
                     self._registration.wake()
                     await self._handlers.finish(self._drain)
-                if (left := handed(self._drop(), self.owner)) and self._joined:
-                    self._settling.add(RELEASE, left)
+                if (left := handed(self._take_out(), self.owner)) and self._joined:
+                    self._acks.add(RELEASE, left)
                 async with asyncio.timeout(self._drain):
-                    await self._settling.sent()
+                    await self._acks.flush()
             except TimeoutError:
-                self._core.report(Timeout(f"no answer within {self._drain:g} s"), "closing the channel", self.label)
+                self._core.report(
+                    Timeout(f"the broker did not answer within {self._drain:g} s"), "closing the channel", self.label
+                )
             finally:
                 self._closing = False
         self._renewal.stop()
@@ -548,7 +562,7 @@ class Channel(Entered, InboxProperties):
         return f"<Channel {self.label!r}{' closed' if self.closed else ''}>"
 
     async def _handle(self, handler: Handler, message: Message) -> None:
-        """Acknowledged when its function returns, given back when that raises, unless it has done so itself."""
+        """Call the handler. Acknowledge the message if it returns and nack it if it raises, unless the handler did."""
         self._renewal.working[message] = self._core.loop.time()
         try:
             result = handler(message)
@@ -579,7 +593,7 @@ class Channel(Entered, InboxProperties):
 
 
 def _limit(max_processing: Any) -> float | None:
-    """Seconds; None: no limit, 0: nothing is renewed."""
+    """`max_processing` in seconds; None: no limit, 0: nothing is renewed."""
     if max_processing is None:
         return None
     return seconds("max_processing", max_processing) if max_processing else 0.0

@@ -1,7 +1,7 @@
-"""The dead letters of a channel: finds them in the streams that store them, and has brokers send them back.
+"""Lists and redrives the dead letters of a channel, which it finds in the streams that store the dead-letter topic.
 
-Letters are read and sent back a few hundred at a time, each with its offset and epoch, by which the broker knows what it has
-sent back. So a redrive may be interrupted anywhere and repeated.
+ChannelVerbs and Channel call it. It reads and redrives some hundred letters at a time. The broker recognises each
+letter by its offset and epoch, and redrives it once. So a redrive may be interrupted and repeated.
 """
 
 from collections import deque
@@ -29,13 +29,14 @@ Since: TypeAlias = str | timedelta | datetime
 Progress: TypeAlias = Callable[[Redrive], object]
 
 LAST: Final = 100
-"""Letters that are listed unless the caller says otherwise."""
+"""Letters that are listed by default."""
 _BATCH: Final = 500
-_OPEN, _REDRIVEN, _BEFORE, _GONE = range(4)
+"""Letters of one request to the broker."""
+_OPEN, _REDRIVEN, _REDRIVEN_BEFORE, _GONE = range(4)
 
 
-class Chosen:
-    """Which letters are meant."""
+class Selection:
+    """Selects dead letters by topic, reason and time."""
 
     def __init__(self, topic: str, reason: str | None, since: Since | None) -> None:
         self._topic = None if topic == "**" else check_pattern(topic)
@@ -47,6 +48,7 @@ class Chosen:
         self.since = since
 
     def has(self, letter: DeadLetter) -> bool:
+        """Whether a letter is selected by topic and reason. The time is checked when the stream is read."""
         if self._topic is not None and not matches(letter.topic, self._topic):
             return False
         texts = (letter.reason, letter.error)
@@ -54,7 +56,7 @@ class Chosen:
 
 
 class DeadLetters:
-    """What a bus does with dead letters."""
+    """Lists and redrives the dead letters of channels, for one client."""
 
     def __init__(self, core: Core, sender: Sender) -> None:
         self._core = core
@@ -71,18 +73,21 @@ class DeadLetters:
         since: Since | None,
         redriven: bool,
     ) -> list[DeadLetter]:
+        """The last dead letters of a channel, as Bus.dead_letters() returns them."""
         if last is not None:
             check_count("last", last)
-        chosen = Chosen(topic, reason, since)
+        selection = Selection(topic, reason, since)
         parts: dict[str, deque[DeadLetter]] = {}
-        async for batch in self._batches(stream, channel, chosen):
+        async for batch in self._batches(stream, channel, selection):
             states = await self._states("dead", batch)
             for letter, state in zip(batch, states, strict=True):
-                if state in {_REDRIVEN, _BEFORE} and not redriven:
+                if state in {_REDRIVEN, _REDRIVEN_BEFORE} and not redriven:
                     continue
-                shown = msgspec.structs.replace(letter, redriven=state in {_REDRIVEN, _BEFORE}, gone=state == _GONE)
+                shown = msgspec.structs.replace(
+                    letter, redriven=state in {_REDRIVEN, _REDRIVEN_BEFORE}, gone=state == _GONE
+                )
                 parts.setdefault(letter.part, deque(maxlen=last)).append(shown)
-        found = list(merge(*parts.values(), key=_died))
+        found = list(merge(*parts.values(), key=_failure_time))
         return found if last is None else found[-last:]
 
     async def redrive(
@@ -96,27 +101,28 @@ class DeadLetters:
         since: Since | None,
         progress: Progress | None,
     ) -> Redrive:
-        chosen = Chosen(topic, reason, since)
+        """Redrive dead letters of a channel, as Bus.redrive_channel() does."""
+        selection = Selection(topic, reason, since)
         given = [letters] if isinstance(letters, DeadLetter | str) else None if letters is None else list(letters)
         _check_given(stream, channel, given or ())
         result = Redrive(unreached=(await self._info(stream, channel)).unreached)
         if given is None:
-            async with aclosing(self._batches(stream, channel, chosen)) as batches:
+            async with aclosing(self._batches(stream, channel, selection)) as batches:
                 async for batch in batches:
                     await self._send(batch, result, progress)
             return result
-        wanted = await self._meant(stream, channel, given)
+        wanted = await self._resolve(stream, channel, given)
         for at in range(0, len(wanted), _BATCH):
-            some = [one for one in wanted[at : at + _BATCH] if chosen.has(one)]
-            for part in {one.part: None for one in some}:
-                await self._send([one for one in some if one.part == part], result, progress)
+            batch = [letter for letter in wanted[at : at + _BATCH] if selection.has(letter)]
+            for part in {letter.part: None for letter in batch}:
+                await self._send([letter for letter in batch if letter.part == part], result, progress)
         return result
 
-    async def _meant(self, stream: str, channel: str, given: list[DeadLetter | str]) -> list[DeadLetter]:
-        """The letters themselves, and those whose ids begin so."""
-        found: dict[str, dict[str, DeadLetter]] = {one: {} for one in given if isinstance(one, str)}
+    async def _resolve(self, stream: str, channel: str, given: list[DeadLetter | str]) -> list[DeadLetter]:
+        """The given letters, and the letters whose ids begin with the given texts."""
+        found: dict[str, dict[str, DeadLetter]] = {prefix: {} for prefix in given if isinstance(prefix, str)}
         if found:
-            async for batch in self._batches(stream, channel, Chosen("**", None, None)):
+            async for batch in self._batches(stream, channel, Selection("**", None, None)):
                 for letter in batch:
                     for prefix, same in found.items():
                         if letter.id.startswith(prefix):
@@ -125,25 +131,25 @@ class DeadLetters:
             if len(same) != 1 or not prefix:
                 what = "no dead letter" if not same else f"{len(same)} dead letters"
                 raise OutOfRange(f"the channel {stream}/{channel} has {what} with an id that begins with {prefix!r}")
-        return [one if isinstance(one, DeadLetter) else next(iter(found[one].values())) for one in given]
+        return [item if isinstance(item, DeadLetter) else next(iter(found[item].values())) for item in given]
 
     async def _send(self, batch: list[DeadLetter], result: Redrive, progress: Progress | None) -> None:
         for state in await self._states("redrive", batch):
             result.redriven += state == _REDRIVEN
-            result.before += state == _BEFORE
+            result.before += state == _REDRIVEN_BEFORE
             result.gone += state == _GONE
             result.left += state == _OPEN
         if progress is not None:
             progress(msgspec.structs.replace(result))
 
     async def _states(self, verb: str, batch: list[DeadLetter]) -> list[int]:
-        """What the broker says of letters of one part. A node that is not reached leaves them as they are."""
+        """The states of letters of one part, from its broker. They are open if their node can't be reached."""
         first = batch[0]
         question = {
             "stream": first.stream,
             "channel": first.channel,
             "broker": first.part,
-            "letters": [(one.offset, one.epoch, one.time_ns) for one in batch],
+            "letters": [(letter.offset, letter.epoch, letter.time_ns) for letter in batch],
         }
         try:
             answer = (await ask(self._sender, f"$bus/channel/{verb}", question)).json()
@@ -154,24 +160,24 @@ class DeadLetters:
         states: list[int] = answer["states"]
         return states
 
-    async def _batches(self, stream: str, channel: str, chosen: Chosen) -> AsyncGenerator[list[DeadLetter], None]:
-        """All letters of a channel that are chosen, each batch of one part, in the order in which they were stored."""
+    async def _batches(self, stream: str, channel: str, selection: Selection) -> AsyncGenerator[list[DeadLetter], None]:
+        """The selected letters of a channel in the order in which they were stored. Each batch is of one part."""
         info = await self._info(stream, channel)
         topic = info.dead_letter.replace("{stream}", stream).replace("{channel}", channel)
-        for one in await self._streams(topic) if topic else ():
+        for part in await self._streams(topic) if topic else ():
             waiting: dict[str, list[DeadLetter]] = {}
-            async with aclosing(one.read(chosen.since, topic=topic)) as read:
+            async with aclosing(part.read(selection.since, topic=topic)) as read:
                 async for messages in read:
                     for message in messages:
-                        letter = DeadLetter.of(message, one.broker)
-                        if (letter.stream, letter.channel) != (stream, channel) or not chosen.has(letter):
+                        letter = DeadLetter.of(message, part.broker)
+                        if (letter.stream, letter.channel) != (stream, channel) or not selection.has(letter):
                             continue
-                        some = waiting.setdefault(letter.part, [])
-                        some.append(letter)
-                        if len(some) == _BATCH:
+                        batch = waiting.setdefault(letter.part, [])
+                        batch.append(letter)
+                        if len(batch) == _BATCH:
                             yield waiting.pop(letter.part)
-            for some in waiting.values():
-                yield some
+            for batch in waiting.values():
+                yield batch
 
     async def _info(self, stream: str, channel: str) -> ChannelInfo:
         named = {"stream": check_name("stream", stream), "channel": check_name("channel", channel)}
@@ -182,7 +188,7 @@ class DeadLetters:
         listed = read_streams(await ask(self._sender, "$bus/stream/list", {"parts": True}))
         found: list[Stream] = []
         for info in listed:
-            if info.name != DEFAULT and not any(matches(topic, one) for one in (*info.topics, *info.former)):
+            if info.name != DEFAULT and not any(matches(topic, pattern) for pattern in (*info.topics, *info.former)):
                 continue
             guids = [part.broker for part in info.parts if part.broker and not part.error]
             found += [Stream(self._core, self._sender, _part_of(info, guid), guid) for guid in guids]
@@ -190,13 +196,15 @@ class DeadLetters:
 
 
 def _check_given(stream: str, channel: str, given: Iterable[DeadLetter | str]) -> None:
-    for one in given:
-        check_type("letters", one, (DeadLetter, str), "a dead letter or the id of one")
-        if isinstance(one, DeadLetter) and (one.stream, one.channel) != (stream, channel):
-            raise ValueError(f"letters: {one.id} is a letter of the channel {one.stream}/{one.channel}")
+    for item in given:
+        check_type("letters", item, (DeadLetter, str), "a dead letter or the id of one")
+        if isinstance(item, DeadLetter) and (item.stream, item.channel) != (stream, channel):
+            raise ValueError(
+                f"letters: {item.id} is of the channel {item.stream}/{item.channel}, not {stream}/{channel}"
+            )
 
 
-def _died(letter: DeadLetter) -> float:
+def _failure_time(letter: DeadLetter) -> float:
     return letter.died.timestamp() if letter.died is not None else 0.0
 
 

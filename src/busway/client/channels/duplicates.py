@@ -1,7 +1,8 @@
-"""What is done, and lies here once more: messages of a channel that were handed out again, over a lost connection, before they were acknowledged.
+"""Duplicates after a reconnect: drops redelivered messages that this consumer had acknowledged before.
 
-A machine. Nobody is to be given such a message. Looking for it among all that waits, at each acknowledgement, would cost as much as
-waits; so it is noted what was done, and up to which arrival that can be here again, and each message is held against that when it is its turn.
+A machine without I/O, used by Channel. Searching the inbox at each acknowledgement would cost as much as the inbox is
+long. So it records each acknowledged place with the number of messages that had arrived by then, and checks each
+message against these records when a consumer is about to get it.
 """
 
 from collections import deque
@@ -12,10 +13,11 @@ from busway._core import Message
 
 
 class Duplicates:
-    """Places of messages that are done, as long as they may turn up."""
+    """Places of acknowledged messages whose duplicates may be in the inbox."""
 
     def __init__(self) -> None:
         self._until: dict[tuple[str, int], int] = {}
+        """By broker and offset: how many messages had arrived when this one was acknowledged."""
         self._order: deque[tuple[int, tuple[str, int]]] = deque()
 
     def __bool__(self) -> bool:
@@ -25,13 +27,13 @@ class Duplicates:
         return len(self._until)
 
     def add(self, broker: str, offsets: Iterable[int], arrived: int) -> None:
-        """These are done; of all that arrives in this channel only the first so many may be they. What comes later was handed out on purpose."""
+        """Record acknowledged messages. Only the first `arrived` messages can be duplicates of them."""
         for offset in offsets:
             self._until[broker, offset] = arrived
             self._order.append((arrived, (broker, offset)))
 
-    def is_one(self, message: Message, number: int) -> bool:
-        """Whether the message that was the `number`th to arrive, from 0, is done. To be asked in that order."""
+    def contains(self, message: Message, number: int) -> bool:
+        """Whether a message, the `number`th to arrive from 0, is a duplicate. Callers ask in the order of arrival."""
         order, until = self._order, self._until
         while order and order[0][0] <= number:
             arrived, place = order.popleft()
@@ -40,32 +42,34 @@ class Duplicates:
         return until.get((message.broker or "", message.offset or 0), -1) > number
 
     def iterate(self, batch: list[Message], number: int) -> Iterator[Message]:
-        """The messages of a batch without duplicates; its first message was the `number`th to arrive."""
+        """Iterate over a batch without its duplicates. Its first message was the `number`th to arrive."""
         return WithoutDuplicates(batch, number, self)
 
     def remaining(self, batch: list[Message], number: int) -> list[Message]:
-        """As iterate(), at once."""
+        """A batch without its duplicates. Its first message was the `number`th to arrive."""
         return list(WithoutDuplicates(batch, number, self)) if self else batch
 
     def clear(self) -> None:
+        """Forget all records."""
         self._until.clear()
         self._order.clear()
 
 
 class WithoutDuplicates(Iterator[Message]):
-    """A batch without those that are done by the time they are asked for; the first of it was the `number`th to arrive."""
+    """Iterates over a batch and skips messages that are duplicates by the time they are requested."""
 
-    def __init__(self, batch: list[Message], number: int, ghosts: Duplicates) -> None:
+    def __init__(self, batch: list[Message], number: int, duplicates: Duplicates) -> None:
         self._batch = iter(batch)
         self._left = len(batch)
         self._number = number
-        self._ghosts = ghosts
+        """The number of the next message by order of arrival."""
+        self._duplicates = duplicates
 
     def __next__(self) -> Message:
         for message in self._batch:
             self._left -= 1
             self._number += 1
-            if not self._ghosts or not self._ghosts.is_one(message, self._number - 1):
+            if not self._duplicates or not self._duplicates.contains(message, self._number - 1):
                 return message
         raise StopIteration
 
@@ -73,5 +77,5 @@ class WithoutDuplicates(Iterator[Message]):
         return self._left
 
     def __copy__(self) -> Iterator[Message]:
-        """What is left of the batch, done or not."""
+        """The rest of the batch with its duplicates."""
         return copy(self._batch)

@@ -1,4 +1,7 @@
-"""What a consumer says of a delivery that failed: the reason, the exception and where it was raised, within the limits of NACK."""
+"""Describes a failed delivery for a NACK: its reason, its exception and its traceback, within the limits of the frame.
+
+Channel and the typed channels call it.
+"""
 
 import socket
 import traceback
@@ -9,14 +12,17 @@ from busway.common.checks import check_type
 from busway.errors import PayloadError, Reject
 
 _REASON: Final = 1024
+"""Most characters of a reason."""
 _TRACEBACK: Final = 2048
+"""Most characters of a traceback."""
 _LINES: Final = 10
+"""Most lines of a traceback."""
 _NAME: Final = 256
-"""The most characters of a reason and a traceback, lines of a traceback, and characters of a name."""
+"""Most characters of a consumer, host or exception type."""
 
 
 class Misfit(Reject):
-    """A message of a typed channel whose payload does not fit; its handler was not called."""
+    """The payload of a message of a typed channel does not fit its type, so the handler was not called."""
 
     def __init__(self, error: PayloadError) -> None:
         super().__init__(str(error))
@@ -29,25 +35,25 @@ def misfit(error: PayloadError, *, consumer: str = "") -> dict[str, Any]:
 
 
 def described(reason: str | None, error: BaseException | None = None, *, consumer: str = "") -> dict[str, Any]:
-    """The map `failure` of a NACK: empty if nothing is known."""
+    """The map `failure` of a NACK; empty without a reason and an exception."""
     if reason is not None:
         check_type("reason", reason, str, "a text")
     if reason is None and error is None:
         return {}
-    said = {
+    failure = {
         "reason": _cut(_text(error) if reason is None and error is not None else reason or "", _REASON),
         "consumer": _cut(consumer, _NAME),
         "host": _host(),
     }
     if error is not None:
-        said["error"] = _cut(type_name(error), _NAME)
-        # The author of a Reject knows where it is raised.
-        said["traceback"] = "" if isinstance(error, Reject) and error.__cause__ is None else _lines(error)
-    return {name: _encodable(value) for name, value in said.items() if value}
+        failure["error"] = _cut(type_name(error), _NAME)
+        # The program raised a Reject on purpose, so its traceback is of no use.
+        failure["traceback"] = "" if isinstance(error, Reject) and error.__cause__ is None else _lines(error)
+    return {name: _encodable(value) for name, value in failure.items() if value}
 
 
 def type_name(error: BaseException) -> str:
-    """The type of an exception with its module, unless that is a built-in one."""
+    """The type of an exception, with its module unless it is built in."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -55,12 +61,12 @@ def type_name(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001, the exception of a user may fail even here
+    except Exception:  # noqa: BLE001, str() of a user's exception may raise
         return type(error).__name__
 
 
 def _lines(error: BaseException) -> str:
-    """The last lines of its traceback."""
+    """The last lines of an exception's traceback."""
     try:
         lines = "".join(traceback.format_exception(error, limit=-_LINES)).splitlines()
     except Exception:  # noqa: BLE001, as above
@@ -74,7 +80,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Lone surrogates can't be sent."""
+    """Replace lone surrogates, which UTF-8 cannot encode."""
     return text.encode(errors="replace").decode()
 
 

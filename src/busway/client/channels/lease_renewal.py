@@ -1,9 +1,9 @@
-"""Lease renewal: tells the broker that a consumer is alive, so that the leases of the messages it holds do not end.
+"""Lease renewal of one channel: renews the leases of the messages that its consumer holds.
 
-A driver. One frame at each third of the lease renews all messages of a channel: those that a handler or a program works on,
-and those that wait here for one. The broker's answer has the lease, so a changed one is known with the next renewal, and how
-many messages this consumer holds: while it holds none, nothing is sent. The client keeps only what `max_processing` needs:
-since when each message is worked on. A message that is worked on for longer is no longer renewed.
+Channel owns it. One frame at each third of the lease renews all messages of the consumer. The broker's answer has the
+lease, so a changed lease is known with the next renewal, and the number of messages that the consumer holds. While it
+holds none, nothing is sent. The client records only since when each message is in work: after `max_processing` its
+lease is no longer renewed.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from busway.common.intervals import Intervals
 from busway.errors import AckLate, BusError, Code
 
 Places: TypeAlias = Iterable[tuple[tuple[str, str], list[tuple[int, int]]]]
-"""Offsets, as (first, how many), by broker and stream."""
+"""Offsets as (first, how many), by broker and stream."""
 
 FRAME: Final = 0x33
 _ENTRY: Final = struct.Struct("<QIB3xI")
@@ -39,7 +39,7 @@ log = logging.getLogger("busway.client")
 
 
 def _weak(method: Callable[..., None]) -> Callable[..., None]:
-    """Call a method unless its object is gone: the event loop must not keep a channel that the program has dropped."""
+    """A call of a method through a weak reference, so that the event loop does not keep a dropped channel alive."""
     reference = WeakMethod(method)
 
     def call(*arguments: Any) -> None:
@@ -50,7 +50,7 @@ def _weak(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class LeaseRenewal:
-    """The renewals of one channel."""
+    """Renews the leases of one channel's messages."""
 
     def __init__(
         self,
@@ -65,52 +65,52 @@ class LeaseRenewal:
         self._core = core
         self._label = label
         self._limit = limit
-        """Seconds that a message may be worked on; None: any time. With 0 nothing is renewed."""
+        """Seconds that a message may be in work; None: no limit, 0: nothing is renewed."""
         self._joined = joined
         self._waiting = waiting
-        """The messages that were taken out of the inbox and wait for a consumer."""
+        """Returns the messages that were taken out of the inbox and wait for a consumer."""
         self._pending = pending
-        """How many messages wait, in the inbox or outside."""
+        """Returns how many messages wait, in the inbox or outside of it."""
         self._id = 0
         self._lease: float | None = None
-        """Seconds; 0: no end. None: the broker of the moment has not said it yet."""
+        """Seconds; 0: no end, None: the current broker has not sent it yet."""
         self._timer: asyncio.TimerHandle | None = None
-        self._asking = False
+        self._renewing = False
         self._stamp = 0
-        """Milliseconds on the loop's clock, as of the last renewal."""
-        self._taken: dict[str, Intervals] = {}
-        """By broker: since when the messages that a program has taken are with it."""
+        """The time of the last renewal, in milliseconds of the loop's clock."""
+        self._in_work: dict[str, Intervals] = {}
+        """By broker: since when the program works on the messages that it has taken."""
         self.working: dict[Message, float] = {}
-        """Since when handlers work on messages; one that was redelivered here may be among them twice."""
+        """Since when handlers work on messages. A redelivered message may be among them twice."""
         self._lapsed: set[Message] = set()
-        """Of those, the ones that are not renewed any more."""
-        self._unsaid: list[tuple[str, list[tuple[int, int]], bool]] = []
-        """Messages whose leases are to end, which the broker was not told yet: its guid, their runs, whether they are overdue."""
+        """The messages of handlers that are no longer renewed."""
+        self._lapses: list[tuple[str, list[tuple[int, int]], bool]] = []
+        """Messages whose leases shall end, to be sent: the broker's guid, their runs, and whether they are overdue."""
 
     @property
     def tracks(self) -> bool:
-        """Whether taken() and settled() are to be called."""
+        """Whether the channel has to call taken() and acknowledged()."""
         return bool(self._limit)
 
     def begin(self, number: int) -> None:
-        """The channel has this number."""
+        """Use this id of the channel in all frames."""
         self._id = number
 
     def announced(self) -> None:
-        """The consumer joins the channel over a new connection: the messages that it held before are no longer its own."""
+        """Forget all messages: the consumer joins over a new connection and does not hold them any more."""
         self._lease = None
-        self._asking = False
-        self._taken.clear()
+        self._renewing = False
+        self._in_work.clear()
         self._lapsed.clear()
-        self._unsaid.clear()
+        self._lapses.clear()
 
     def joined(self) -> None:
-        """The broker knows the consumer. The first messages may have come before its answer, and may be taken by now."""
+        """Start, after the broker's answer. The first messages may have arrived before it, and may be taken by now."""
         self.arrived()
 
     def arrived(self) -> None:
-        """There are messages."""
-        if self._timer is None and not self._asking and self._limit != 0 and self._joined():
+        """Start renewing, for messages have arrived."""
+        if self._timer is None and not self._renewing and self._limit != 0 and self._joined():
             self._stamp = int(self._core.loop.time() * 1000)
             if self._lease is None:
                 self._renew()
@@ -118,31 +118,31 @@ class LeaseRenewal:
                 self._timer = self._core.loop.call_later(self._period, _weak(self._tick))
 
     def stop(self) -> None:
-        """The channel is closed."""
+        """Renew nothing any more: the channel is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._limit = 0
 
     def taken(self, places: Places) -> None:
-        """A program has these now."""
+        """Record that the program works on these messages from now on."""
         for (broker, _), runs in places:
-            since = self._taken.setdefault(broker, Intervals())
+            since = self._in_work.setdefault(broker, Intervals())
             for first, count in runs:
                 since.put(first, first + count, self._stamp)
 
-    def settled(self, broker: str, entries: Iterable[tuple[int, int, int]]) -> None:
-        """The broker was told what became of these."""
-        if (since := self._taken.get(broker)) is not None:
+    def acknowledged(self, broker: str, entries: Iterable[tuple[int, int, int]]) -> None:
+        """Record that the program does not work on these messages any more: their acknowledgement was sent."""
+        if (since := self._in_work.get(broker)) is not None:
             for first, count, _ in entries:
                 since.put(first, first + count, 0)
 
     def abandon(self, broker: str, runs: list[tuple[int, int]]) -> None:
-        """The broker could not note what became of these: let their leases end, so that they are redelivered."""
-        self._unsaid.append((broker, runs, False))
+        """Let the leases of these messages end, so that the broker, which could not store their acks, redelivers them."""
+        self._lapses.append((broker, runs, False))
 
     def finished(self, message: Message) -> None:
-        """A handler works on this no longer."""
+        """Record that a handler has finished with this message."""
         self.working.pop(message, None)
         self._lapsed.discard(message)
 
@@ -155,13 +155,13 @@ class LeaseRenewal:
     def _tick(self) -> None:
         self._timer = None
         if not self._joined():
-            return  # joined() begins anew
+            return  # joined() starts again
         self._stamp = int(self._core.loop.time() * 1000)
         if self._limit:
             self.taken(self._waiting())
             self._check_limit(self._limit)
-        unsaid, self._unsaid = self._unsaid, []
-        for broker, runs, overdue in unsaid:
+        lapses, self._lapses = self._lapses, []
+        for broker, runs, overdue in lapses:
             for at in range(0, len(runs), _ENTRIES):
                 self._lapse(broker, runs[at : at + _ENTRIES], overdue=overdue)
         self._renew()
@@ -172,11 +172,11 @@ class LeaseRenewal:
             number = core.session.channel(FRAME, self._id, _RENEW)
         except BusError:
             return  # the connection is gone
-        self._asking = True
+        self._renewing = True
         core.answer(number).add_done_callback(_weak(self._renewed))
 
     def _renewed(self, answer: "asyncio.Future[int]") -> None:
-        self._asking = False
+        self._renewing = False
         error = None if answer.cancelled() else answer.exception()
         if answer.cancelled() or self._limit == 0:
             return
@@ -184,11 +184,11 @@ class LeaseRenewal:
             value = answer.result()
             self._lease = (value >> 32) / 1000
             if not value & 0xFFFF_FFFF and not self._pending():
-                return  # arrived() goes on
+                return  # arrived() starts again
         elif not self._joined():
             return
         elif isinstance(error, BusError) and error.code == Code.INVALID_SETTING:
-            log.warning("channel %r: this broker can't renew leases; extend() them in time", self._label)
+            log.warning("channel %r: this broker can't renew leases; call extend() before they end", self._label)
             self._limit = 0
             return
         elif isinstance(error, BusError) and error.code == Code.NO_CHANNEL:
@@ -196,41 +196,45 @@ class LeaseRenewal:
         self._timer = self._core.loop.call_later(self._period, _weak(self._tick))
 
     def _check_limit(self, limit: float) -> None:
-        """Find the messages that are worked on for too long."""
+        """Find the messages that are in work for too long."""
         now = self._core.loop.time()
         over: dict[str, list[tuple[int, int]]] = {}
         for message, since in self.working.items():
             if now - since > limit and message not in self._lapsed:
                 self._lapsed.add(message)
                 over.setdefault(message.broker or "", []).append((message.offset or 0, 1))
-        # A message that waited may have been taken right after it was looked at last.
+        # A waiting message may have been taken right after the last tick.
         oldest = int((now - limit - self._period) * 1000)
-        for broker, taken in self._taken.items():
+        for broker, taken in self._in_work.items():
             old = [(start, end - start) for start, end, stamp in taken if stamp < oldest]
             for start, count in old:
                 taken.put(start, start + count, 0)
             if old:
                 over.setdefault(broker, []).extend(old)
-        self._unsaid += [(broker, runs, True) for broker, runs in over.items()]
+        self._lapses += [(broker, runs, True) for broker, runs in over.items()]
 
     def _lapse(self, broker: str, runs: list[tuple[int, int]], *, overdue: bool) -> None:
         core = self._core
-        whose = b"" if broker == core.broker else bytes.fromhex(broker)
+        remote = b"" if broker == core.broker else bytes.fromhex(broker)
         entries = b"".join(_ENTRY.pack(first, count, _LAPSE, 0) for first, count in runs)
         try:
-            number = core.session.channel(FRAME, self._id, whose + entries)
+            number = core.session.channel(FRAME, self._id, remote + entries)
         except BusError:
             return  # the connection is gone
-        core.answer(number).add_done_callback(lambda answer: self._told(broker, runs, answer, overdue=overdue))
+        core.answer(number).add_done_callback(
+            lambda answer: self._lapse_answered(broker, runs, answer, overdue=overdue)
+        )
 
-    def _told(self, broker: str, runs: list[tuple[int, int]], answer: "asyncio.Future[Any]", *, overdue: bool) -> None:
-        """The consumer may have settled some of these messages, or lost them to another consumer."""
+    def _lapse_answered(
+        self, broker: str, runs: list[tuple[int, int]], answer: "asyncio.Future[Any]", *, overdue: bool
+    ) -> None:
+        """Log the messages whose leases end. Others were acknowledged by now, or redelivered to another consumer."""
         error = None if answer.cancelled() else answer.exception()
         if answer.cancelled():
             return
         if error is not None and not isinstance(error, AckLate):
-            if self._joined():  # the next tick tries it again
-                self._unsaid.append((broker, runs, overdue))
+            if self._joined():  # the next tick retries
+                self._lapses.append((broker, runs, overdue))
             return
         if not overdue:
             return
@@ -240,8 +244,8 @@ class LeaseRenewal:
         if not held:
             return
         log.warning(
-            "channel %r: %d message(s), from offset %d on, are worked on for longer than max_processing=%g s: "
-            "their leases are not extended any more, and they will be redelivered",
+            "channel %r: %d message(s), from offset %d on, are in work for longer than max_processing=%g s: "
+            "their leases are no longer renewed, and they will be redelivered",
             self._label,
             len(held),
             min(held),
