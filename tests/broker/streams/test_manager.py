@@ -216,7 +216,7 @@ async def test_a_stream_that_cannot_be_made_leaves_nothing(net: Net, tmp_path: P
     await net.serve(data=data)
     bus = await net.connect()
     (data / "streams/blocked").write_bytes(b"a file where its folder would be")
-    with pytest.raises(busway.StoreFailed, match="'blocked' can't be made"):
+    with pytest.raises(busway.StoreFailed, match="'blocked' can't be created"):
         await bus.create_stream("blocked", ["a"])
     assert [one.name for one in await bus.streams()] == ["default"]
     assert (await bus.publish("a", b"", durable=True)).stream == "default"

@@ -108,7 +108,7 @@ class DatabaseStream(Stream):
         super().__init__(hub, number, config, front, folder)
         self._url = url
         self.store = store
-        store.kept(self._kept)
+        store.recover_with(self._records_of)
         self._database = database
         self._databases = databases
         self._writing: asyncio.Task[None] | None = None
@@ -236,7 +236,7 @@ class DatabaseStream(Stream):
         self.log.fail(reason, taken=taken)
         self._commit()
 
-    def _kept(self, begin: int, end: int) -> list[Record]:
+    def _records_of(self, begin: int, end: int) -> list[Record]:
         """The records from `begin` to `end` that the front still has. Runs on the database's thread."""
         records: list[Record] = []
         while begin < end:

@@ -110,7 +110,7 @@ def _read_one(folder: Path, file: Path, stores: Mapping[str, str]) -> StreamConf
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise DataFailed(f"the stream in {folder} can't be opened: {file}: {error}") from error
     if config.name != folder.name:
-        raise DataFailed(f"{file} has the settings of the stream {config.name!r}; give the folder its old name")
+        raise DataFailed(f"{file} has the settings of the stream {config.name!r}; was the folder renamed?")
     made = msgspec.structs.replace(made, former=config.former)
     if url is not None:
         _forget_url(folder, made)

@@ -91,8 +91,8 @@ class Replays:
                 cursor = _Cursor(conn, sub, stream, selection, None)
                 cursor.next = where.offset(stream, self._hub.guid, partial(self._begins, cursor))
                 self._add(cursor)
-        for stream in self._remote.values():
-            self._follow_remote(conn, sub, asked, stream, late=False)
+        for remote in self._remote.values():
+            self._follow_remote(conn, sub, asked, remote, late=False)
 
     def check(self, since: bytes, group: str) -> None:
         """Raise if `since` is invalid or out of range, or if it is combined with a group."""

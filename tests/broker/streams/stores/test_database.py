@@ -129,7 +129,7 @@ async def test_tables_of_a_newer_version_are_left_alone(database: DatabaseKit) -
     await database.database.write(newer, lambda _: None, "synced")
     await database.close()
     with pytest.raises(
-        DataFailed, match="version 99, made by a newer busway; this one knows versions up to 1: update it"
+        DataFailed, match="version 99 of a newer busway, and this one knows versions up to 1: update it"
     ):
         await database.open()
 

@@ -165,7 +165,7 @@ async def test_a_trim_without_an_answer_leaves_the_store_right(far: DatabaseKit,
     writer = Writer()
     await store.append(writer.make(10))
     relay.lose = loss
-    with pytest.raises(StoreFailed, match="not known whether this was done"):
+    with pytest.raises(StoreFailed, match="not known whether the change was stored"):
         await store.trim(0, max_count=4)
     await far.database.back()
     assert store.first == (6 if loss == "answer" else 0)

@@ -1,8 +1,8 @@
-"""What a stream needs of the place its records are kept in: the interface `Store`, and the values that cross it.
+"""The interface `Store` between a stream and the database that stores its records, and the values that cross it.
 
-The broker gives each record its offset and its sequence; a store keeps them, finds them and lets the oldest go. Whatever
-can't be done raises `StoreFailed` with a sentence that says why, and leaves the store as it was. Times are UTC, in
-nanoseconds since 1970. One test suite (`tests/stores`) runs over every store.
+The broker assigns offsets and sequences; a store stores, finds and removes records. A failed operation raises `StoreFailed`
+with the reason, and changes nothing. Times are UTC, in nanoseconds since 1970. One test suite (`tests/broker/streams/stores`)
+runs over every store.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 Safety: TypeAlias = Literal["memory", "written", "synced"]
-"""What an acknowledged record survives: nothing, the end of the broker's process, the end of the machine."""
+"""An acknowledged record survives nothing, a crash of the broker's process, or a crash of the machine."""
 SAFETIES: Final[tuple[Safety, ...]] = ("memory", "written", "synced")
 
 HEAD: Final = 80
-"""Bytes a record has besides its topic, sender, fields and payload, so that sizes mean the same in every store."""
+"""The size of a record besides its topic, sender, fields and payload, so that sizes are equal in every store."""
 
 
 class Record(NamedTuple):
@@ -22,7 +22,7 @@ class Record(NamedTuple):
 
     offset: int
     sequence: int
-    """0: it waits to be due, and is no message of its topic yet."""
+    """0: the message is delayed, and not in its topic yet."""
     stored: int
     time: int
     session: int
@@ -30,7 +30,7 @@ class Record(NamedTuple):
     expires: int
     """0: never."""
     due: int
-    """0: at once. With a sequence: it has waited, and is stored once more since it was due."""
+    """0: at once. With a sequence: the message was delayed, and is stored a second time because it was due."""
     topic: str
     sender: str
     fields: bytes | None
@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicUsage:
-    """What is there of a topic: sequences `first` to `last`."""
+    """The records of a topic: their number, and their sequences from `first` to `last`."""
 
     topic: str
     first: int
@@ -64,7 +64,7 @@ class Published:
 
 
 class Parked(NamedTuple):
-    """A message that waits to be due."""
+    """A delayed message."""
 
     due: int
     offset: int
@@ -73,7 +73,7 @@ class Parked(NamedTuple):
 
 
 class Trimmed(NamedTuple):
-    """The first offset that is left, how many records went, and how many stay only because they are held."""
+    """The first offset after a trim, how many records were removed, and how many stay only because of `hold`."""
 
     first: int
     removed: int
@@ -83,12 +83,14 @@ class Trimmed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Usage:
+    """The size of a stream."""
+
     bytes: int
     count: int
 
 
 class Damage(NamedTuple):
-    """Offsets from `start` up to but not including `end` that were acknowledged and are not there any more."""
+    """Offsets from `start` up to but not including `end` that were acknowledged and are lost."""
 
     start: int
     end: int
@@ -104,65 +106,66 @@ class ChannelEntry(NamedTuple):
 
 
 class Store(Protocol):
-    """The records of one stream and the state of its channels. Methods that wait may be called at the same time."""
+    """The records of one stream and the state of its channels. Calls of async methods may overlap."""
 
     @property
     def name(self) -> str:
-        """The stream's."""
+        """The name of the stream."""
 
     @property
     def first(self) -> int:
-        """Offset of the oldest record; where there is none, `next`."""
+        """The offset of the oldest record; `next` if there is none."""
 
     @property
     def next(self) -> int:
-        """Offset that the next record gets. It never goes back."""
+        """The offset of the next record. It never decreases."""
 
     @property
     def stored(self) -> int:
-        """Time at which the newest record was stored, also when that is removed; 0: none was."""
+        """The time at which the newest record was stored, also if that was removed; 0: none was."""
 
     @property
     def damage(self) -> Sequence[Damage]:
-        """What was found to be lost since the store was opened."""
+        """The losses that were found since the store was opened."""
 
     async def open(self) -> None:
-        """Make it or take it up again. `DataFailed`: it can't be used, or another server uses it."""
+        """Create or open the stream. Raises DataFailed if it can't be used, or if another server uses it."""
 
     async def close(self) -> None:
-        """Finish what was begun and let go. A second time does nothing."""
+        """Finish running operations and close. A second call does nothing."""
 
     async def append(self, records: Sequence[Record]) -> None:
-        """Keep them, all or none; returns once they are as safe as the stream promises.
+        """Store all records or none. Returns once they are as safe as the stream promises.
 
-        Offsets go on from `next` (an empty store takes any that is not below), sequences grow within their topic but for
-        those that wait. One that has waited ends the waiting of the first with its session and number. Records that are there already are not stored twice; others with their offsets are refused. If the waiter is cancelled the
-        append goes on.
+        Offsets continue from `next`; an empty store accepts any higher ones. Sequences grow within their topic, except
+        those of delayed messages. The second record of a delayed message ends the delay of the first one with its session
+        and number. Records that are stored already are skipped; others with their offsets are refused. The append
+        continues if its caller is cancelled.
         """
 
     async def read(self, from_: int, most_bytes: int) -> list[Record]:
-        """Records from this offset on, or from the first that is left, as many as fit; one if none does; none at the end."""
+        """As many records as fit, at least one, from this offset or the first one on. Empty at the end."""
 
     async def find_time(self, stored: int) -> int:
-        """Offset of the first record stored at or after this time; `next` if there is none."""
+        """The offset of the first record stored at or after this time; `next` if there is none."""
 
     async def find(self, topic: str, sequence: int) -> int | None:
-        """Offset of this record, if it is there."""
+        """The offset of the record with this topic and sequence, if it exists."""
 
     async def topics(self) -> list[TopicUsage]:
-        """Topics that have records."""
+        """The topics that have records."""
 
     async def sequences(self) -> dict[str, int]:
-        """The last sequence of each topic there ever was."""
+        """The last sequence of each topic, also of topics whose records were removed."""
 
     async def publishers(self, since: int) -> list[Published]:
-        """Who published what since this time, in order of offsets.
+        """The publishers of all records since this time, in order of offsets.
 
-        Session 0 can't send again and is left out, and so is what has waited: its first record counts.
+        Session 0 is left out, because it can't resend. The second records of delayed messages are left out, too.
         """
 
     async def waiting(self) -> list[Parked]:
-        """Records that wait, the next that is due first."""
+        """The delayed messages, in the order of their times."""
 
     async def trim(
         self,
@@ -175,19 +178,19 @@ class Store(Protocol):
     ) -> Trimmed:
         """Remove the oldest records that are beyond any of these limits, but none at or above the offset `hold`.
 
-        A store may keep some more, as disks do, which remove whole buckets.
+        A store may leave some more, like a log on disk, which removes whole buckets.
         """
 
     async def usage(self) -> Usage: ...
 
     async def load_channels(self) -> list[ChannelEntry]:
-        """All that was saved, sorted by channel and key."""
+        """All saved entries, sorted by channel and key."""
 
     async def save_channels(self, entries: Sequence[ChannelEntry]) -> None:
-        """Put these in the place of what their keys had, all or none, as safe as records are."""
+        """Replace the values of these keys, all or none, as safely as records are stored."""
 
     async def purge(self) -> Trimmed:
-        """Remove every record. Offsets, sequences and channels go on."""
+        """Remove every record. Offsets, sequences and channels continue."""
 
     async def remove(self) -> None:
-        """Remove the stream with all it has, for good, and close."""
+        """Remove the stream with its records and channels, and close."""

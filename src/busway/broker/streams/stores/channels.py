@@ -1,7 +1,7 @@
-"""Where the channels of a stream in a database stand: the interface of `broker.journal.Journal` over a `Store`.
+"""The channel journal of a stream in a database: the interface of `broker.channels.journal.Journal` over a `Store`.
 
-Each channel is the entries that make its state, under the keys 0, 1, …; of those that change only the new ones are saved. All
-that was told while one transaction runs is saved by the next.
+The state of each channel is stored as entries under the keys 0, 1, …; only changed ones are saved. Entries that are written
+while one transaction runs are saved by the next one.
 """
 
 import asyncio
@@ -18,20 +18,20 @@ from busway.errors import BusError, Closed, DataFailed, StoreFailed
 log = logging.getLogger("busway.broker")
 
 _ENDING: Final = 5.0
-"""Seconds that stopping waits."""
+"""Seconds that stop() waits for the last entries."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
 
 
 class DatabaseJournal:
-    """The channels of one stream. The store is open before it and closed after it."""
+    """The channel journal of one stream. The store is opened before it and closed after it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._states: States = {}
         self._saved: dict[str, list[bytes]] = {}
-        """By channel, what the database has."""
+        """The entries in the database, by channel."""
         self._changed: dict[str, None] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._writing: asyncio.Task[None] | None = None
@@ -40,7 +40,7 @@ class DatabaseJournal:
         self.batches = 0
 
     async def start(self) -> States:
-        """Read what is there; where each channel stands."""
+        """Read the entries. Returns the state of each channel."""
         for channel, key, value in sorted(await self._store.load_channels(), key=lambda one: (one[0], int(one[1]))):
             if value is None:
                 continue
@@ -53,21 +53,21 @@ class DatabaseJournal:
         return {name: state.copy() for name, state in self._states.items()}
 
     def write(self, entries: Iterable[Entry]) -> "asyncio.Future[None]":
-        """Save these; done when they and all before them are as safe as promised, StoreFailed if they aren't yet.
+        """Save entries. The future is done when these and all earlier ones are as safe as promised; else StoreFailed.
 
-        Without entries it tells the same of those before. What could not be saved is saved with what comes next.
+        Without entries it reports the same of the earlier ones. Entries that could not be saved are saved with later ones.
         """
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for entry in entries:
             apply(self._states, entry)
             self._changed[entry.channel] = None
-        self._waiting.append(told)
+        self._waiting.append(written)
         if self._writing is None:
             self._writing = asyncio.create_task(self._write(), name=f"busway channels of {self._store.name}")
-        return told
+        return written
 
     async def stop(self) -> None:
-        """Wait until everything is saved, or was tried. What nobody knows of a database that is gone is not waited for."""
+        """Wait until all entries are saved or have failed, but not for a database that does not answer."""
         if self._writing is not None:
             await asyncio.wait({self._writing}, timeout=_ENDING)
 
@@ -79,18 +79,18 @@ class DatabaseJournal:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
                 error = await self._save()
-                for told in waiting:
-                    if told.done():
-                        continue  # whoever waited was cancelled
+                for written in waiting:
+                    if written.done():
+                        continue  # it was cancelled
                     if error is None:
-                        told.set_result(None)
+                        written.set_result(None)
                     else:
-                        told.set_exception(StoreFailed(error))
+                        written.set_exception(StoreFailed(error))
         finally:
             self._writing = None
 
     async def _save(self) -> str | None:
-        """Why it could not be saved."""
+        """Save the changed channels. Returns the reason if that failed."""
         changed, self._changed = self._changed, {}
         new = {channel: _encoded(self._states.get(channel)) for channel in changed}
         entries = [entry for channel, values in new.items() for entry in self._difference(channel, values)]
@@ -103,9 +103,12 @@ class DatabaseJournal:
             if isinstance(error, Closed):  # the stream was removed, and its channels with it
                 return error.reason
             if isinstance(error, BusError):
-                if not self._failing:  # once: they all fail until the database is back
+                if not self._failing:  # logged once: all writes fail until the database is back
                     self._failing = True
-                    log.warning("the channels of stream %r can't be saved: %s", self._store.name, error.reason)
+                    log.warning(
+                        "the channels of stream %r can't be saved, and each later write retries it: %s",
+                        *(self._store.name, error.reason),
+                    )
                 return f"the channels of stream {self._store.name!r} can't be saved: {error.reason}"
             log.exception("unexpected error while the channels of stream %r were saved", self._store.name)
             return "an unexpected error, which the broker has logged"

@@ -1,9 +1,8 @@
-"""The life of a database's connection: on a thread of its own, back when the database is, never in doubt.
+"""The connection to a database: runs transactions on its own thread, and reconnects when the database is back.
 
-A transaction either is known to be committed, is known not to be (`StoreFailed` at once), or its COMMIT got no answer. The
-last kind is settled before anything else happens: when the database is back, owning it proves that the old connection has
-ended; then the same task is done again, and finds its records there or stores them. Until then its waiter waits, and
-all others get `StoreFailed`.
+A transaction is certainly committed, or certainly not (`StoreFailed` at once), or its COMMIT got no answer. The last kind is
+resolved before any other: when the database is back, owning it proves that the old connection has ended. Then the same task
+runs again, and finds its records or stores them. Its caller waits until then, and all other callers get `StoreFailed`.
 """
 
 import asyncio
@@ -26,16 +25,16 @@ log = logging.getLogger("busway.broker")
 T = TypeVar("T")
 
 _DELAYS: Final = 0.05, 5.0
-"""Seconds between two attempts to connect again: the first, which doubles, and the longest."""
+"""Seconds between two attempts to reconnect: the first delay, which doubles, and the longest one."""
 _TRIED: Final = "; it is tried again until it is back"
 
 
 class _UnknownError(Exception):
-    """A COMMIT without an answer; its task is parked."""
+    """A COMMIT got no answer, and its task is parked."""
 
 
 class _Task(Generic[T]):
-    """Work for the thread. `safety` None: it only reads. `again`: the stream for which doing it twice changes nothing."""
+    """Work for the thread. `safety` None: it only reads. `again`: the stream, if the work is idempotent."""
 
     def __init__(
         self, work: Callable[[Connection], T], done: Callable[[T], object], safety: Safety | None, again: Rows | None
@@ -56,7 +55,7 @@ class _Task(Generic[T]):
 
 
 class Database:
-    """A database that no other server uses, from open() to close(), with the streams it has."""
+    """A database that only this broker uses from open() to close(), with its open streams."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self._dialect = dialect_of(url)
@@ -64,16 +63,16 @@ class Database:
         self._returning: asyncio.Task[None] | None = None
         self._usable = asyncio.Event()
         self._closed = True
-        # On the thread; others only look.
+        # Changed only on the thread.
         self._connection: Connection | None = None
         self._parked: _Task[Any] | None = None
         self._streams: dict[str, Rows] = {}
-        self._why = f"the database {self._dialect.shown} is not open"
+        self._fault = f"the database {self._dialect.shown} is not open"
 
     # On the loop.
 
     async def open(self) -> None:
-        """Connect, claim the database and bring its tables up to date."""
+        """Connect, claim the database and migrate its tables."""
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="busway database")
         run = partial(asyncio.get_running_loop().run_in_executor, self._executor)
         try:
@@ -97,35 +96,35 @@ class Database:
         self._usable.clear()
         parked, self._parked = self._parked, None
         self._abandon(parked)
-        self._why = f"the database {self._dialect.shown} is closed"
+        self._fault = f"the database {self._dialect.shown} is closed"
 
     async def leave(self, rows: Rows) -> None:
-        """Forget this stream, after all that was begun with it."""
+        """Forget a stream, after all its running tasks."""
         if not self._closed:
             run = asyncio.get_running_loop().run_in_executor
             self._abandon(await run(self._executor, self._forget, rows))
 
     def _abandon(self, task: _Task[Any] | None) -> None:
         if task is not None:
-            why = f"the store was closed before it was known whether this was stored ({self._why})"
-            task.settle(StoreFailed(why))
+            reason = f"the store was closed before it was known whether this was stored ({self._fault})"
+            task.settle(StoreFailed(reason))
 
     @property
     def shown(self) -> str:
-        """Its address without the password."""
+        """The address without the password."""
         return self._dialect.shown
 
     @property
     def gone(self) -> str | None:
-        """Why it can't be used at the moment."""
-        return None if self._usable.is_set() else self._why
+        """Why the database can't be used now; None: it can."""
+        return None if self._usable.is_set() else self._fault
 
     async def back(self) -> None:
-        """Wait until it can be used."""
+        """Wait until the database can be used."""
         await self._usable.wait()
 
     async def names(self) -> list[str]:
-        """The streams that are there."""
+        """The names of the streams in the database."""
         return sorted(await self.read(lambda connection: list(connection.scalars(select(schema.stream.c.name)))))
 
     async def read(self, work: Callable[[Connection], T]) -> T:
@@ -134,9 +133,9 @@ class Database:
     async def write(
         self, work: Callable[[Connection], T], done: Callable[[T], object], safety: Safety, again: Rows | None = None
     ) -> T:
-        """Do this in a transaction; `done` is called on the thread once it is committed.
+        """Run `work` in a transaction. `done` is called on the thread once it is committed.
 
-        `again`: the stream it is about, if doing it twice changes nothing. Without, a COMMIT that gets no answer fails.
+        `again`: the stream, if the work is idempotent. Without it, a COMMIT that gets no answer fails.
         """
         return await self._run(_Task(work, done, safety, again))
 
@@ -144,10 +143,10 @@ class Database:
         if self._closed:
             raise Closed(f"the database {self._dialect.shown} is closed")
         if not self._usable.is_set():
-            raise StoreFailed(self._why)
+            raise StoreFailed(self._fault)
         future = asyncio.get_running_loop().run_in_executor(self._executor, self._do, task)
         future.add_done_callback(lambda future: self._finished(task, future))
-        # Only the answer is cancelled with its waiter: what is begun goes on.
+        # Only the answer is cancelled with its caller: the transaction continues.
         return await task.answer
 
     def _finished(self, task: _Task[T], future: "asyncio.Future[T]") -> None:
@@ -166,25 +165,25 @@ class Database:
                 await loop.run_in_executor(self._executor, self._return)
                 break
             except (DataFailed, StoreFailed) as error:
-                self._why = f"{error.reason.removesuffix(_TRIED)}{_TRIED}"
-                log.info("%s", self._why)
+                self._fault = f"{error.reason.removesuffix(_TRIED)}{_TRIED}"
+                log.info("%s", self._fault)
             except _UnknownError:
-                log.info("%s", self._why)
+                log.info("%s", self._fault)
             except Exception:
-                log.exception("unexpected error while connecting to %s again", self._dialect.shown)
+                log.exception("unexpected error while reconnecting to %s", self._dialect.shown)
             await asyncio.sleep(delay)
             delay = min(delay * 2, longest)
         self._usable.set()
         log.warning("the database %s is back", self._dialect.shown)
 
-    def _settled(self, task: _Task[T], outcome: T | Exception) -> None:
-        # Whoever waited may go on at once, and must not be told that it is gone still.
+    def _resolved(self, task: _Task[T], outcome: T | Exception) -> None:
+        # First set the event: the caller may use the database as soon as it has its answer.
         if self._connection is not None and not self._closed:
             self._usable.set()
         task.settle(outcome)
 
     def rows(self, name: str) -> Rows:
-        """What a store of this stream works with."""
+        """The rows of a stream, for its store."""
         return Rows(name, self._dialect)
 
     # On the thread.
@@ -193,7 +192,7 @@ class Database:
         self._streams[rows.name] = rows
 
     def _forget(self, rows: Rows) -> _Task[Any] | None:
-        """The task that has to be abandoned with it, if there is one."""
+        """Forget a stream. Returns its parked task, which has to be abandoned, if there is one."""
         if self._streams.get(rows.name) is rows:
             del self._streams[rows.name]
         task = self._parked
@@ -203,7 +202,7 @@ class Database:
         return task
 
     def holder(self, name: str) -> Rows | None:
-        """Who has this stream open."""
+        """The rows of this stream, if it is open."""
         return self._streams.get(name)
 
     def _connect(self) -> None:
@@ -225,13 +224,13 @@ class Database:
                 raise DataFailed(f"the database {shown} can't be opened: {_words(error)}") from error
             raise
         if 0 < found < len(schema.STEPS):
-            log.warning("the tables of %s were brought from version %d to %d", shown, found, len(schema.STEPS))
+            log.warning("the tables of %s were migrated from version %d to %d", shown, found, len(schema.STEPS))
         for rows, state in states:
             rows.loaded(state)
         self._connection = connection
 
     def _return(self) -> None:
-        """Connect again, and settle what is not known. Raises if that doesn't succeed."""
+        """Reconnect, and resolve the parked task. Raises if that fails."""
         if self._connection is None:
             self._connect()
         task, self._parked = self._parked, None
@@ -243,16 +242,16 @@ class Database:
         except _UnknownError:
             raise
         except Exception as error:
-            if self._connection is None:  # gone once more, before it could be stored
+            if self._connection is None:  # the connection was lost again
                 self._parked = task
                 raise
             outcome = error
-        task.answer.get_loop().call_soon_threadsafe(self._settled, task, outcome)
+        task.answer.get_loop().call_soon_threadsafe(self._resolved, task, outcome)
 
     def _do(self, task: _Task[T]) -> T:
         connection = self._connection
         if connection is None:
-            raise StoreFailed(self._why)
+            raise StoreFailed(self._fault)
         try:
             self._dialect.begin(connection, task.safety)
             result = task.work(connection)
@@ -260,25 +259,25 @@ class Database:
                 connection.rollback()
                 return result
         except BaseException as error:
-            self._take_back(connection, error)
+            self._roll_back(connection, error)
             if isinstance(error, self._dialect.errors):
-                raise StoreFailed(self._why if self._connection is None else self._refusal(error)) from error
+                raise StoreFailed(self._fault if self._connection is None else self._refusal(error)) from error
             raise
         try:
             connection.commit()
         except self._dialect.errors as error:
             if self._dialect.settled(connection, error):
-                self._take_back(connection, error)
+                self._roll_back(connection, error)
                 raise StoreFailed(self._refusal(error)) from error
             self._lost(connection, error)
             if task.again is not None:
                 self._parked = task
                 raise _UnknownError from error
-            raise StoreFailed(f"{self._why}; it is not known whether this was done") from error
+            raise StoreFailed(f"{self._fault}; it is not known whether the change was stored") from error
         task.done(result)
         return result
 
-    def _take_back(self, connection: Connection, error: BaseException) -> None:
+    def _roll_back(self, connection: Connection, error: BaseException) -> None:
         try:
             connection.rollback()
         except self._dialect.errors as second:
@@ -291,8 +290,8 @@ class Database:
         self._connection = None
         self._discard(connection)
         shown = self._dialect.shown
-        self._why = f"the database {shown} is gone ({_words(error)}){_TRIED}"
-        log.error("%s", self._why)
+        self._fault = f"the database {shown} is gone ({_words(error)}){_TRIED}"
+        log.error("%s", self._fault)
 
     def _discard(self, connection: Connection) -> None:
         try:
@@ -316,7 +315,7 @@ class Database:
 
 
 def _words(error: BaseException) -> str:
-    """What a database says of an error, without SQLAlchemy's additions."""
+    """The error text of a database, without SQLAlchemy's additions."""
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

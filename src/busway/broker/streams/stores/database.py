@@ -1,4 +1,4 @@
-"""The `Store` of a stream in a database: SQLite's file or a PostgreSQL server."""
+"""The store of a stream in a database, which is a SQLite file or on a PostgreSQL server. `DatabaseStream` calls it."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class DatabaseStore(Store):
-    """The `Store` of one stream in a database, which is open before it and closed after it."""
+    """The `Store` of one stream in a database. The database is opened before it and closed after it."""
 
     def __init__(self, database: Database, name: str, *, safety: Safety = "synced") -> None:
         if safety not in SAFETIES:
@@ -53,22 +53,25 @@ class DatabaseStore(Store):
 
     @property
     def known(self) -> Usage:
-        """What usage() would say, as far as it is known here."""
+        """The usage after the last transaction of this broker."""
         state = self._rows.state
         return Usage(state.bytes, state.count)
 
     @property
     def topic_count(self) -> int:
-        """Topics that there ever were, as far as is known here."""
+        """The number of topics that the stream ever had, after the last transaction of this broker."""
         return self._rows.topic_count
 
     @property
     def damage(self) -> Sequence[Damage]:
         return tuple(self._rows.damage)
 
-    def kept(self, find: Callable[[int, int], Sequence[Record]]) -> None:
-        """Where to find records (from an offset to before another) that the database has forgotten; called on its thread."""
-        self._rows.kept = find
+    def recover_with(self, find: Callable[[int, int], Sequence[Record]]) -> None:
+        """Set a function that returns records (from one offset to before another) that the database has lost.
+
+        It runs on the database's thread.
+        """
+        self._rows.recovered = find
 
     async def open(self) -> None:
         def work(connection: Connection) -> State:
@@ -124,7 +127,7 @@ class DatabaseStore(Store):
         )
         beyond, below = below, below if hold is None else min(below, hold)
         removed = 0
-        # Page by page, so that others have their turn in between.
+        # Page by page, so that other tasks run in between.
         while self.first < below:
             _, count = await self._cut(below)
             removed += count

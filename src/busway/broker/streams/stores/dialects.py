@@ -1,6 +1,6 @@
-"""What SQLite and PostgreSQL do differently: connecting, claiming the database, how safe a commit is, storing many rows.
+"""The dialects SQLite and PostgreSQL: connecting, claiming the database, the safety of a commit, and storing many rows.
 
-All of it runs on the thread of a `Database`.
+All methods run on the thread of a `Database`.
 """
 
 import fcntl
@@ -27,52 +27,52 @@ log = logging.getLogger("busway.broker")
 
 Row: TypeAlias = tuple[Any, ...]
 _LOCK: Final = 0x62757377 << 32
-"""The advisory locks of PostgreSQL are numbers; these begin with "busw"."""
+"""The upper half of the numbers of busway's advisory locks in PostgreSQL: "busw"."""
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _SESSION: Final = {
     "synchronous_commit": "on",
-    # So that the server notices soon that a broker's machine is gone, and gives the lock to the next one.
+    # The server soon notices that a broker's machine is gone, and releases its lock.
     "tcp_keepalives_idle": 5,
     "tcp_keepalives_interval": 2,
     "tcp_keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
 _BROKEN: Final = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB)
-"""After these errors SQLite's file is opened anew."""
+"""After these errors the SQLite file is reopened."""
 
 
 class Dialect(Protocol):
     """One kind of database."""
 
     shown: str
-    """The address as it may be told: without a password."""
+    """The address without a password, for messages."""
     errors: tuple[type[Exception], ...]
-    """What it raises when something is wrong with the database or the connection."""
+    """The exceptions that the database or the connection raises."""
 
     def connect(self) -> Connection:
-        """A connection that owns the database. DataFailed: another server does. It may be owned still if this fails."""
+        """Connect and claim the database. Raises DataFailed if another server owns it. The claim may survive a failure."""
 
     def release(self) -> None:
-        """Let others own it. The connection is closed."""
+        """Give up the claim after the connection was closed."""
 
     def begin(self, connection: Connection, safety: Safety | None) -> None:
-        """Begin a transaction that will be as safe as this; None: it only reads."""
+        """Begin a transaction with this safety; None: it only reads."""
 
     def alive(self, connection: Connection, error: Exception) -> bool:
-        """Whether the connection can be used further on after this error."""
+        """Whether the connection can be used after this error."""
 
     def settled(self, connection: Connection, error: Exception) -> bool:
-        """After a COMMIT failed: whether it is certain that nothing was stored."""
+        """Whether it is certain, after a failed COMMIT, that nothing was stored."""
 
     def insert(self, connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-        """Many rows at once, in the order of the table's columns."""
+        """Insert many rows at once, with values in the order of the table's columns."""
 
     def put(self, table: Table) -> Any:
-        """An INSERT that writes over the row with the same key."""
+        """An INSERT that overwrites the row with the same key."""
 
 
 def dialect_of(url: str | os.PathLike[str]) -> Dialect:
-    """The one for this address: the path of a SQLite file, sqlite:///PATH or postgresql://…"""
+    """The dialect of an address: the path of a SQLite file, sqlite:///PATH or postgresql://…"""
     if isinstance(url, os.PathLike):
         return SQLite(Path(url))
     try:
@@ -97,7 +97,7 @@ def dialect_of(url: str | os.PathLike[str]) -> Dialect:
 @lru_cache(maxsize=256)
 def _insert_sql(table: Table, mark: str) -> str:
     names = ", ".join(f'"{column.name}"' for column in table.columns)
-    return f'INSERT INTO "{table.name}" ({names}) VALUES ({", ".join(mark for _ in table.columns)})'  # noqa: S608, our own names
+    return f'INSERT INTO "{table.name}" ({names}) VALUES ({", ".join(mark for _ in table.columns)})'  # noqa: S608, all names are constants
 
 
 @lru_cache(maxsize=256)
@@ -108,7 +108,7 @@ def _copy_sql(table: Table) -> tuple[str, list[str]]:
 
 
 class SQLite:
-    """A file, with a lock file beside it. WAL: readers of other programs are not in the way."""
+    """A SQLite file with a lock file beside it. With WAL, other programs can read it without blocking writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -136,7 +136,7 @@ class SQLite:
     def _claim(self) -> None:
         if self._lock >= 0:
             return
-        # The file stays when the lock goes: removing it would let two servers each lock their own.
+        # The lock file is never removed: otherwise two servers could each lock their own file.
         file = self.path.with_name(self.path.name + ".lock")
         try:
             make_folder(self.path.parent)
@@ -162,7 +162,7 @@ class SQLite:
     def begin(self, connection: Connection, safety: Safety | None) -> None:
         wanted = "" if safety is None else "FULL" if safety == "synced" else "NORMAL"
         if wanted and wanted != self._safety:
-            # Not through SQLAlchemy, which would begin a transaction first; in one it can't be changed.
+            # Not through SQLAlchemy, which would begin a transaction first; inside of one the pragma has no effect.
             connection.connection.cursor().execute(f"PRAGMA synchronous = {wanted}")
             self._safety = wanted
         connection.info["begin"] = "BEGIN" if safety is None else "BEGIN IMMEDIATE"
@@ -173,8 +173,8 @@ class SQLite:
         return not connection.invalidated and code not in _BROKEN
 
     def settled(self, connection: Connection, error: Exception) -> bool:
-        # A transaction that is open still can be taken back, and with a full disk SQLite has done so. Else only the file knows what
-        # became of it.
+        # An open transaction can be rolled back, and on a full disk SQLite has done that. Otherwise only the file has the
+        # outcome.
         full = getattr(getattr(error, "orig", error), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         return full or bool(getattr(connection.connection.driver_connection, "in_transaction", False))
 
@@ -188,7 +188,7 @@ class SQLite:
     @staticmethod
     def _connected(connection: Any, record: Any) -> None:
         del record
-        connection.isolation_level = None  # BEGIN is ours: sqlite3's own would come too late
+        connection.isolation_level = None  # the dialect sends BEGIN: sqlite3 would send it too late
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA busy_timeout = 5000")
@@ -200,18 +200,18 @@ class SQLite:
 
 
 class PostgreSQL:
-    """A server, in which an advisory lock says who owns the tables. The lock lives as long as the connection."""
+    """A PostgreSQL server. The owner of the tables has an advisory lock, which ends with the connection."""
 
     def __init__(self, url: URL) -> None:
         try:
-            import psycopg  # noqa: PLC0415, asked for only where it is needed
+            import psycopg  # noqa: PLC0415, psycopg is an extra
         except ImportError as error:
             raise DataFailed(f"PostgreSQL needs psycopg ({error}): {install_command('db')}") from error
-        # Without what follows "?", where a password may be, too.
+        # Without the query, which may contain a password, too.
         self.shown = url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
         self.errors: tuple[type[Exception], ...] = (exc.SQLAlchemyError, psycopg.Error)
         self._mine: Row | None = None
-        # A server that vanished without a word is noticed within these seconds.
+        # A server that stops answering is noticed within these seconds.
         defaults = {
             "application_name": "busway",
             "connect_timeout": 10,
@@ -232,7 +232,7 @@ class PostgreSQL:
             for name, value in _SESSION.items():
                 connection.exec_driver_sql(f"SET {name} = {value}")
             self._check(connection)
-            # Two servers that start at once make the table once.
+            # So that two servers that start at once create the table once.
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             schema.prepare(connection)
             connection.commit()
@@ -246,7 +246,7 @@ class PostgreSQL:
         if (encoding := connection.scalar(text("SHOW server_encoding"))) != "UTF8":
             raise DataFailed(f"the database {self.shown} has the encoding {encoding}; busway needs one with UTF8")
         if connection.scalar(text("SHOW fsync")) != "on":
-            log.warning("%s runs with fsync off: what it says is stored may be lost with the machine", self.shown)
+            log.warning("%s runs with fsync off: acknowledged messages may be lost in a power failure", self.shown)
 
     def _claim(self, connection: Connection) -> None:
         table = f'"{schema.VERSION_TABLE}"'
@@ -255,19 +255,19 @@ class PostgreSQL:
         if not connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), lock):
             owner = self._owner(connection, lock["lock"])
             if owner is not None and tuple(owner[:2]) == self._mine:
-                # The server has not noticed yet that our last connection is gone. Its transaction is settled when it ends.
+                # The server has not noticed yet that this broker's last connection is gone. Ending it ends its transaction.
                 connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": owner[0]})
             connection.commit()
             try:
-                # The connection of a server that has just ended, or was ended, needs a moment to go.
+                # A connection that has just ended, or was terminated, keeps its lock for a moment.
                 connection.execute(text("SET LOCAL lock_timeout = '2s'"))
                 connection.execute(text("SELECT pg_advisory_lock(:lock)"), lock)
             except exc.OperationalError as error:
                 if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
                     raise
-                who = f" (process {owner[0]} of PostgreSQL, from {owner[2]})" if owner else ""
+                holder = f" (process {owner[0]} of PostgreSQL, from {owner[2]})" if owner else ""
                 raise DataFailed(
-                    f"the database {self.shown} is in use by another server{who}; give each its own"
+                    f"the database {self.shown} is in use by another server{holder}; give each its own"
                 ) from None
         mine = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
         self._mine = tuple(connection.execute(text(mine)).one())
@@ -291,7 +291,7 @@ class PostgreSQL:
     def begin(self, connection: Connection, safety: Safety | None) -> None:
         connection.begin()
         if safety == "memory":
-            # Then a server that is killed forgets the last commits it has answered, not only one whose machine ends.
+            # A killed PostgreSQL server may lose the last commits then, as in a power failure.
             connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
     def alive(self, connection: Connection, error: Exception) -> bool:
@@ -300,7 +300,7 @@ class PostgreSQL:
 
     def settled(self, connection: Connection, error: Exception) -> bool:
         del error
-        # A server that is there to say that it failed has taken it back.
+        # A server that reports a failed COMMIT has rolled the transaction back.
         return not connection.invalidated and not getattr(connection.connection.driver_connection, "closed", True)
 
     def insert(self, connection: Connection, table: Table, rows: Sequence[Row]) -> None:

@@ -1,6 +1,6 @@
-"""Databases that the operator of a broker has given names: clients, definitions and listings know the names only.
+"""Names of databases: checks the stores that an operator configures as names and URLs. Values only.
 
-Values. The URL of a database may have a password in it, so no error of this module shows one.
+Clients, definitions and listings have only the names. A URL may contain a password, so no error of this module shows one.
 """
 
 import os
@@ -22,7 +22,7 @@ def check_stores(given: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def store_of(text: str, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """Name and URL of one that is written as `NAME=URL`, `NAME=env:VARIABLE` or `NAME=file:PATH`. Raises ValueError."""
+    """The name and the URL of a store given as `NAME=URL`, `NAME=env:VARIABLE` or `NAME=file:PATH`. Raises ValueError."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError("a store is written as NAME=URL, NAME=env:VARIABLE or NAME=file:PATH")
@@ -35,9 +35,9 @@ def store_of(text: str, environ: Mapping[str, str] = os.environ) -> tuple[str, s
         try:
             url = Path(place).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
             raise ValueError(
-                f"the store {name!r} has its URL in the file {place}, which can't be read: {why}"
+                f"the store {name!r} has its URL in the file {place}, which can't be read: {reason}"
             ) from None
     else:
         url = value
@@ -45,7 +45,7 @@ def store_of(text: str, environ: Mapping[str, str] = os.environ) -> tuple[str, s
 
 
 def unknown_store(name: str, stores: Mapping[str, str]) -> str:
-    """What to tell of a store that this broker does not have."""
+    """The error text for a store that this broker does not have."""
     known = ", ".join((*STORES, *stores))
     return f"this broker has no store {name!r} (it has {known}): start it with --store {name}=URL"
 

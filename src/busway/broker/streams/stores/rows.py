@@ -1,7 +1,7 @@
-"""One stream's rows: what is stored where, and the statements that store, find and remove records.
+"""The rows of one stream in a database: the statements that store, find and remove its records.
 
-Runs on the thread of a `Database`, inside a transaction that is open. What is known of the stream is held in `State`, an
-immutable value: writing returns the one that holds once the transaction is committed, and `Rows.state` changes only then.
+All methods run on the thread of a `Database`, inside an open transaction. `State` is an immutable value: a write returns the
+state after its transaction, and `Rows.state` changes only when that is committed.
 """
 
 import logging
@@ -32,7 +32,7 @@ from busway.errors import StoreFailed
 log = logging.getLogger("busway.broker")
 
 _PAGE: Final = 8192
-"""Rows that are looked through or removed in one go."""
+"""The number of rows that are read or removed at once."""
 _FIGURES: Final = ("first", "next", "stored", "count", "begins", "ends")
 _UPDATE: Final = (
     update(schema.stream)
@@ -44,6 +44,8 @@ _WRAP: Final = 1 << 64
 
 
 class Topic(NamedTuple):
+    """A topic as in the schema."""
+
     id: int
     first: int
     last: int
@@ -52,7 +54,7 @@ class Topic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`begins` and `ends` as in the schema. `topics` has only what is new where a State is the result of writing."""
+    """The state of a stream, as in the schema. As the result of a write, `topics` has only the changed ones."""
 
     first: int = 0
     next: int = 0
@@ -73,8 +75,8 @@ class Rows:
     def __init__(self, name: str, dialect: Dialect) -> None:
         self.name = name
         self.damage: list[Damage] = []
-        self.kept: Callable[[int, int], Sequence[Record]] = lambda _begin, _end: ()
-        """Records from an offset to before another, as far as somebody has them still. Called on the thread."""
+        self.recovered: Callable[[int, int], Sequence[Record]] = lambda _begin, _end: ()
+        """Returns the records from one offset to before another that are still in memory. Called on the thread."""
         self.state = State()
         self._dialect = dialect
         self._put_topics = dialect.put(schema.topic)
@@ -89,7 +91,7 @@ class Rows:
     # Opening.
 
     def open(self, connection: Connection) -> State:
-        """Make the stream if the database doesn't have it, and read what is known of it."""
+        """Create the stream if the database doesn't have it, and read its state."""
         found = connection.scalar(select(schema.stream.c.id).where(schema.stream.c.name == self.name))
         if found is None:
             found = (connection.scalar(select(func.max(schema.stream.c.id))) or 0) + 1
@@ -101,31 +103,30 @@ class Rows:
         return self._load(connection)
 
     def reopen(self, connection: Connection) -> State:
-        """The same after a lost connection.
+        """Read the state after a lost connection, and store lost records again.
 
-        A server that was killed forgets the last commits it has answered, unless they were to be synced. They are stored again
-        if they are still known; what isn't is told, and its places stay empty.
+        A killed server may lose the last commits that it has answered, unless their safety was "synced". Records that are
+        still in memory are stored again; all others are reported as damage, and their offsets stay empty.
         """
         known = self.state
         found = self._load(connection)
         if found.next > known.next:
-            log.info("stream %s: what was being stored when the connection was lost is there", self.name)
+            log.info("stream %s: the records that were being stored when the connection was lost are stored", self.name)
         if found.next >= known.next:
             return found
-        left = self.kept(found.next, known.next)
+        left = self.recovered(found.next, known.next)
         if [record.offset for record in left] == list(range(found.next, known.next)):
             log.warning(
-                "stream %s: the database has forgotten records %d to %d; they are stored again",
+                "stream %s: the database has lost records %d to %d; they are stored again from memory",
                 *(self.name, found.next, known.next - 1),
             )
             return self._store_again(connection, found, left)
         log.error("stream %s: the database has lost records %d to %d", self.name, found.next, known.next - 1)
-        what = "acknowledged, then lost by the database"
-        self.damage.append(Damage(found.next, known.next, what))
+        self.damage.append(Damage(found.next, known.next, "acknowledged, then lost by the database"))
         topics = dict(found.topics)
         for name, topic in self._topics.items():
-            there = topics.get(name, Topic(topic.id, topic.last + 1, 0, 0))
-            topics[name] = there._replace(last=max(topic.last, there.last))
+            stored = topics.get(name, Topic(topic.id, topic.last + 1, 0, 0))
+            topics[name] = stored._replace(last=max(topic.last, stored.last))
         first = found.first if found.count else known.next
         return self._write(connection, replace(found, first=first, next=known.next, stored=known.stored, topics=topics))
 
@@ -143,7 +144,7 @@ class Rows:
         wanted = [columns[name] for name in _FIGURES]
         row = connection.execute(select(*wanted).where(columns.id == self._id, columns.name == self.name)).first()
         if row is None:
-            raise StoreFailed(f"the stream {self.name!r} was removed from the database by somebody else")
+            raise StoreFailed(f"another program has removed the stream {self.name!r} from the database")
         columns = schema.topic.c
         found = connection.execute(
             select(columns.topic, columns.id, columns.first, columns.last, columns.left).where(
@@ -153,14 +154,14 @@ class Rows:
         return State(**row._mapping, topics={name: Topic(*rest) for name, *rest in found})  # noqa: SLF001, its name
 
     def loaded(self, state: State) -> None:
-        """This is all there is in the database."""
+        """Replace the state by the one that was read from the database."""
         self._topics.clear()
         self._names.clear()
         self._topic_id = 0
         self.committed(state)
 
     def committed(self, state: State) -> None:
-        """This is in the database now."""
+        """Apply the result of a committed transaction."""
         for name, topic in state.topics.items():
             self._topics[name] = topic
             self._names[topic.id] = name
@@ -184,7 +185,7 @@ class Rows:
         for record in fresh:
             offset, sequence, at, time, session, number, expires, due, name, sender, fields, payload = record
             if offset != expected:
-                raise StoreFailed(f"a record with offset {offset} was to be stored where {expected} is the next")
+                raise StoreFailed(f"the record has the offset {offset}, but {expected} is the next one")
             topic = topics.get(name) or self._topics.get(name)
             if topic is None:
                 fresh_id += 1
@@ -192,17 +193,17 @@ class Rows:
             if sequence == 0:
                 topics[name] = topic
             elif sequence <= topic.last:
-                raise StoreFailed(f"topic {name!r} has sequence {topic.last} already, and was to get {sequence}")
+                raise StoreFailed(f"topic {name!r} has sequence {topic.last} already, so {sequence} is refused")
             else:
                 first = topic.first if topic.left else sequence
                 topics[name] = Topic(topic.id, first, sequence, topic.left + 1)
-            stored = max(stored, at)  # a clock set back is held: records are found by their time
-            who = sender.encode()
+            stored = max(stored, at)  # never decreases, also if a clock is set back: records are searched by their time
+            name_bytes = sender.encode()
             session = session - _WRAP if session >= _SIGN else session
             number = number - _WRAP if number >= _SIGN else number
             if due and sequence:
                 ended.append({"at": due, "who": session, "which": number})
-            # Sequences of a topic are unique, also those of records that have none yet.
+            # The column is unique within a topic, so delayed messages have negative values.
             rows.append(
                 (
                     offset,
@@ -214,13 +215,13 @@ class Rows:
                     expires,
                     due,
                     topic.id,
-                    who,
+                    name_bytes,
                     fields,
                     payload,
                     ends,
                 )
             )
-            ends += HEAD + self._length(name) + len(who) + len(payload) + (len(fields) if fields else 0)
+            ends += HEAD + self._length(name) + len(name_bytes) + len(payload) + (len(fields) if fields else 0)
             expected += 1
         self._dialect.insert(connection, self._table, rows)
         if ended:
@@ -242,13 +243,13 @@ class Rows:
         return length
 
     def _check_repeated(self, connection: Connection, records: Sequence[Record]) -> None:
-        """A record that is there must be the same one; one that was removed since is none of our business."""
+        """Refuse a record if its offset has another message. Offsets whose records were removed are not checked."""
         columns = self._table.c
         wanted = (columns.offset, columns.session, columns.number, columns.sequence, columns.topic)
         inside = columns.offset.between(records[0].offset, records[-1].offset)
-        there = {row[0]: row for row in connection.execute(select(*wanted).where(inside))}
+        stored = {row[0]: row for row in connection.execute(select(*wanted).where(inside))}
         for record in records:
-            if (row := there.get(record.offset)) is None:
+            if (row := stored.get(record.offset)) is None:
                 continue
             _, session, number, sequence, topic = row
             known = session % _WRAP, number % _WRAP, max(sequence, 0), self._names.get(topic)
@@ -256,7 +257,7 @@ class Rows:
                 raise StoreFailed(f"offset {record.offset} has another message already, of topic {known[3]!r}")
 
     def cut(self, connection: Connection, below: int) -> tuple[State, int]:
-        """Remove at most a page of the records below this offset; how many."""
+        """Remove at most a page of the records below this offset. Returns the state and the number of removed records."""
         table, columns = self._table, self._table.c
         state = self.state
         last = connection.scalar(
@@ -318,7 +319,7 @@ class Rows:
         ).first()
         if start is None:
             return []
-        # So that the database stops looking: it can't know that `before` only grows.
+        # A limit for the search: the database does not know that `before` only grows.
         usual = max(HEAD, state.bytes // max(1, state.count))
         limit = start.offset + min(2 * most_bytes // usual + 16, most_bytes // HEAD + 1)
         inside = columns.offset.between(start.offset, limit), columns.before < start.before + max(1, most_bytes)
@@ -385,7 +386,7 @@ class Rows:
             offset = page[-1].offset + 1
 
     def limit(self, connection: Connection, *, age: int | None, most_bytes: int | None, most_count: int | None) -> int:
-        """The offset below which records are beyond a limit: stored before `age`, more than so many bytes or records."""
+        """The offset below which all records are beyond a limit: the time `age`, a number of bytes, or a number of records."""
         columns, state = self._table.c, self.state
         found = [state.first]
         if age is not None:
@@ -399,7 +400,7 @@ class Rows:
         return max(found)
 
     def bytes_below(self, connection: Connection, offset: int) -> int:
-        """Bytes of the records before an offset."""
+        """The bytes of the records before an offset."""
         columns, state = self._table.c, self.state
         found = connection.scalar(
             select(columns.before).where(columns.offset >= offset).order_by(columns.offset).limit(1)
@@ -408,7 +409,7 @@ class Rows:
         return ends - state.begins
 
     def _search(self, connection: Connection, column: Column[int], value: int) -> int:
-        """The first offset whose column, which only grows, has at least this value; `next` if there is none."""
+        """The first offset with at least this value in a column that only grows; `next` if there is none."""
         offset = self._table.c.offset
         wanted = select(offset, column).order_by(offset).limit(1)
         low, high = self.state.first, self.state.next
@@ -417,7 +418,7 @@ class Rows:
             middle = (low + high) // 2
             row = connection.execute(wanted.where(offset >= middle)).first()
             if row is None or row[0] >= high:
-                high = middle  # a hole up to there
+                high = middle  # no record from the middle on
             elif row[1] >= value:
                 best, high = row[0], middle
             else:
@@ -442,7 +443,7 @@ class Rows:
         found = connection.execute(
             select(columns.channel, columns.key, columns.value).where(columns.stream == self._id)
         )
-        # Sorted here: each database sorts texts in its own way.
+        # Sorted here, because databases sort texts in different orders.
         return sorted(ChannelEntry(*row) for row in found)
 
     def save_channels(self, connection: Connection, entries: Sequence[ChannelEntry]) -> None:

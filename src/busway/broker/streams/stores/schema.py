@@ -1,7 +1,7 @@
 """The tables of a database store, their version, and the steps from one version to the next.
 
-One database holds several streams. Each has a table of records of its own, named by the stream's number, so that appending
-touches no other stream's index and removing a stream is dropping a table. Every name is quoted.
+One database has several streams. Each has its own table of records, named by the stream's number. So an append changes no
+index of another stream, and a stream is removed by dropping a table. Every name is quoted.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ stream = Table(
     _column("ends", BigInteger),
     quote=True,
 )
-"""`begins` and `ends`: bytes there ever were before the first record and up to the end of the last one."""
+"""`begins` and `ends`: the total bytes ever stored before the first record, and up to the end of the last one."""
 
 topic = Table(
     "busway_topic",
@@ -61,7 +61,7 @@ topic = Table(
     _column("left", BigInteger),
     quote=True,
 )
-"""`left`: how many records it has. A topic stays when its records go, so that its sequence goes on."""
+"""`left`: the number of its records. A topic stays when its records are removed, so that its sequence continues."""
 
 channel = Table(
     "busway_channel",
@@ -77,14 +77,14 @@ channel = Table(
 def records(number: int) -> Table:
     """The table of a stream's records.
 
-    `before` is how many bytes there ever were in the stream before the record: with it, as with `stored`, the offset that a
-    limit means is found by halving, so neither needs an index. The sender is bytes, since PostgreSQL takes no text with a zero.
+    `before` is the total of bytes ever stored before the record. Limits by `before` and by `stored` are found by binary
+    search, so neither needs an index. The sender is bytes, because PostgreSQL refuses text with a zero byte.
     """
     name = f"busway_records_{number}"
     table = Table(
         name,
         MetaData(),
-        # SQLite makes only INTEGER the number of the row itself; all its integers have 64 bits.
+        # SQLite uses only an INTEGER column as the row id; all its integers have 64 bits.
         _column("offset", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
         _column("sequence", BigInteger),
         _column("stored", BigInteger),
@@ -114,20 +114,20 @@ def _first(connection: Connection) -> None:
 
 
 STEPS: Sequence[Step] = (_first,)
-"""The n-th makes a database of version n, from 1 on, out of one of the version before. A step is never changed once released."""
+"""The n-th step migrates a database from version n - 1 to n. A released step never changes."""
 
 
 def prepare(connection: Connection) -> None:
-    """Make the table of the version, on which a server then claims the database."""
+    """Create the table of the version. A server then locks it to claim the database."""
     version.create(connection, checkfirst=True)
 
 
 def migrate(connection: Connection, steps: Sequence[Step] = STEPS) -> int:
-    """Bring the tables to the newest version, in the transaction that is open; the version they had."""
+    """Migrate the tables to the newest version, in the open transaction. Returns the version that they had."""
     found = connection.scalar(select(version.c.version)) or 0
     if found > len(steps):
         raise DataFailed(
-            f"the tables are of version {found}, made by a newer busway; this one knows versions up to {len(steps)}: update it"
+            f"the tables have version {found} of a newer busway, and this one knows versions up to {len(steps)}: update it"
         )
     for step in steps[found:]:
         step(connection)
