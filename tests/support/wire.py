@@ -200,7 +200,7 @@ def untake(id_: int, number: int, taken: int) -> bytes:
 
 
 def ack(id_: int, number: int, *entries: tuple[int, ...]) -> bytes:
-    """Entries: first offset, how many, what (0 ack, 1 nack, 2 extend, 3 release), milliseconds."""
+    """Entries: first offset, how many, what (0 ack, 1 nack, 2 extend, 3 release, 6 return), milliseconds."""
     packed = (struct.pack("<QIB3xI", *(*entry, 0, 0)[:4]) for entry in entries)
     return channel(id_, number, b"".join(packed), kind=ACK)
 

@@ -84,6 +84,20 @@ async def test_a_window(raw: RawClient) -> None:
             kinds.add(frame.kind)
 
 
+async def test_a_consumer_returns_messages_and_changes_its_window(raw: RawClient) -> None:
+    await raw.send(wire.channel(1, 1, {**ASKED, "window": 4}))
+    assert await raw.expect(wire.RESULT) == (0, 1, 0, "")
+    assert [one.record.offset for one in await records(raw, 4)] == [0, 1, 2, 3]
+    closed = {**ASKED, "window": 0, "again": True, "settings": {"lease": 7.0}}
+    assert (await result(raw, wire.channel(1, 2, closed))).code == 0
+    assert await result(raw, wire.ack(1, 3, (1, 3, 6))) == (0, 3, 3, "")
+    assert await result(raw, wire.ack(1, 4, (0, 1))) == (0, 4, 1, "")  # nothing was delivered meanwhile
+    for other in ({**closed, "channel": "d"}, {**closed, "again": False}):
+        assert (await result(raw, wire.channel(1, 5, other))).code == Code.DUPLICATE
+    await raw.send(wire.channel(1, 6, {**closed, "window": 2}))
+    assert [(one.record.offset, one.deliveries) for one in await records(raw, 2)] == [(1, 1), (2, 1)]
+
+
 async def test_takes_that_wait_and_are_called_off(joined: RawClient) -> None:
     await joined.send(wire.take(7, 2, 10))
     await records(joined, 10)

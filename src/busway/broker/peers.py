@@ -222,7 +222,7 @@ class ChannelPeers(Definitions):
         return []
 
     def joined(self, who: "Who", join: "Join", driver: "ChannelDriver") -> None:
-        """A client consumes a channel: it gets the messages of other nodes, too."""
+        """A client consumes a channel: it gets the messages of other nodes, too. Called again if its window changes."""
 
     def left(self, who: "Who", *, lost: bool = False) -> None:
         """A consumer left its channel, or its connection was lost."""

@@ -49,6 +49,8 @@ class What(IntEnum):
     """The consumer is alive: the leases of all messages that it has in flight begin anew. The only entry of its frame."""
     LAPSE = 5
     """RENEW does not extend these any more: their leases end."""
+    RETURN = 6
+    """A consumer that stays returns messages that it has not processed."""
 
 
 class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +68,10 @@ class Join(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     part: str = ""
     """The guid of the broker whose part of the stream is consumed, if a mirror has taken it over."""
     again: bool = False
-    """The client reconnects to the channel: the settings apply only if the channel has to be created."""
+    """The client reconnects to the channel: the settings apply only if the channel has to be created.
+
+    If the connection already consumes the channel, only the window of the consumer changes.
+    """
 
 
 class OneMessage(msgspec.Struct, frozen=True, array_like=True):

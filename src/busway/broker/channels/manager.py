@@ -393,7 +393,18 @@ class Channels:
 
     def _begin(self, who: Who, call: int, join: Join) -> None:
         conn, number = who
-        if number in self._consumed.get(conn, {}) or who in self._joining:
+        driver = self._consumed.get(conn, {}).get(number)
+        if (
+            driver is not None
+            and join.again
+            and (driver.stream.config.name, driver.name) == (join.stream, join.channel)
+        ):
+            self.window(who, join.window)
+            if conn not in self.outlets:
+                self._peers.joined(who, join, driver)
+            self.outlet(who).result(who, call, Code.OK, driver.machine.floor, "")
+            return
+        if driver is not None or who in self._joining:
             raise Rejected(f"the connection consumes a channel with number {number} already", code=Code.DUPLICATE)
         self._check_room(conn)
         self._joining[who] = call

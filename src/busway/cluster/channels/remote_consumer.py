@@ -118,7 +118,11 @@ class RemoteConsumers(NodeProtocolHandler):
     # Consumers of this node.
 
     def joined(self, who: Who, join: Join, driver: ChannelDriver) -> None:
-        """A client consumes a channel."""
+        """A client consumes a channel, or changes the window of its consumer."""
+        if (known := self._consumers.get(who)) is not None:
+            known.join = join
+            self._share(known)
+            return
         consumer = self._consumers[who] = _Consumer(who, join, driver)
         for part in self._parts:
             if part.name == join.stream:
