@@ -9,7 +9,7 @@ from math import inf
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from busway.broker.channels.state.actions import (
     AckResult,
@@ -551,6 +551,23 @@ def run(model: Model, what: str, *said) -> None:
 
 
 @given(steps, st.sampled_from([65_536, 65_536, 4]), backoffs, st.sampled_from(["", "topic"]))
+@example(
+    script=[
+        *[("append", [1])] * 6,
+        ("ack_own", (1, 1), 0, 1),
+        ("skip", [(0, 1)]),
+        ("time", 9.5),
+        ("pause", True),
+        ("stop", (1, 1), True),
+        ("time", 1.0),
+        ("order", "topic"),
+        ("pause", False),
+        ("ack", (2, 1), [(0, 2)]),
+    ],
+    ranges=65_536,
+    backoff=(),
+    order_by="",
+)
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_nothing_is_lost_and_nothing_done_comes_again(
     script, ranges: int, backoff: tuple[float, ...], order_by: str
