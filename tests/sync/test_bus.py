@@ -14,7 +14,7 @@ import busway
 import busway.sync
 from busway.sync import bus as face
 from busway.sync.portal import Portal
-from busway.sync.subscription import Closing
+from busway.sync.subscription import Closable
 
 
 class Answer(busway.Protocol):
@@ -490,7 +490,7 @@ def test_everything_closed_at_exit_is_only_what_is_open(server):
 
 def test_what_is_closed_by_with_must_say_how():
     with pytest.raises(TypeError, match="abstract"):
-        Closing()
+        Closable()
 
 
 def test_streams(bus):

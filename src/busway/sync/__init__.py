@@ -1,4 +1,4 @@
-"""The blocking face of Busway: `busway.sync.connect` and `busway.sync.serve`, with the names of the asyncio face.
+"""The blocking API of Busway: `busway.sync.connect` and `busway.sync.serve`, with the names of the asyncio API.
 
 ::
 
@@ -53,7 +53,7 @@ __all__ = [
 
 
 class Server:
-    """A broker in the process's loop thread; it serves when this is made, until stop() or the end of its `with`."""
+    """A broker in the process's loop thread. It serves from its creation until stop() or the end of its `with`."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class Server:
         self._portal = Portal.acquire()
 
         async def started() -> AsyncServer:
-            place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http, "stores": stores}
-            place["insecure"] = insecure
-            server = _serve(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
+            more: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http, "stores": stores}
+            more["insecure"] = insecure
+            server = _serve(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **more)
             return await server.start()
 
         try:
@@ -87,40 +87,40 @@ class Server:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where clients of this host connect to, real ports filled in."""
+        """Addresses for clients on this host, with the actual ports."""
         return self._inner.addresses
 
     @property
     def bound(self) -> tuple[str, ...]:
-        """The addresses it listens on, such as `tcp://0.0.0.0:7420`, real ports filled in."""
+        """Addresses that the broker listens on, such as `tcp://0.0.0.0:7420`, with the actual ports."""
         return self._inner.bound
 
     @property
     def http(self) -> str | None:
-        """Where the JSON door listens; None: there is none."""
+        """Address of the JSON door; None: there is none."""
         return self._inner.http
 
     @property
     def storage(self) -> Literal["memory", "disk"]:
-        """Where streams are stored that don't say so: on disk if the server has a data folder."""
+        """The default store of streams: disk if the broker has a data folder, else memory."""
         return self._inner.storage
 
     @property
     def stream_changes(self) -> Changes:
-        """Its `count` is how often a stream was made, changed or removed."""
+        """Counter of streams that were created, changed or removed, in `count`."""
         return self._inner.stream_changes
 
     def streams(self) -> dict[str, StreamConfig]:
-        """The streams as they are at this moment, by name."""
-        return self._look(self._inner.streams)
+        """The current streams, by name."""
+        return self._in_loop(self._inner.streams)
 
     def stream_of(self, topic: str) -> StreamConfig | None:
-        """The stream that takes a topic at this moment; None: the default one does."""
-        return self._look(lambda: self._inner.stream_of(topic))
+        """The stream that currently stores a topic; None: the default stream."""
+        return self._in_loop(lambda: self._inner.stream_of(topic))
 
     def services(self) -> list[str]:
-        """Topics that clients of this broker serve."""
-        return self._look(self._inner.services)
+        """Topics of the services that clients of this broker provide."""
+        return self._in_loop(self._inner.services)
 
     @property
     def guid(self) -> str:
@@ -148,7 +148,7 @@ class Server:
         on_error: ErrorHook | None = None,
         identity: Identity | None = None,
     ) -> Bus:
-        """A client of this server, over memory."""
+        """A client of this broker, connected in memory."""
         return Bus(
             lambda: self._inner.connect(
                 name=name,
@@ -166,42 +166,42 @@ class Server:
 
     def stats(self) -> dict[str, Any]:
         """The broker's counters."""
-        return self._look(self._inner.stats)
+        return self._in_loop(self._inner.stats)
 
     @property
     def state(self) -> State:
-        """Where it is in its life."""
+        """State of the broker's life cycle."""
         return self._inner.state
 
     def overview(self) -> dict[str, Any]:
-        """What `busway info` shows, but for the connections."""
-        return self._look(self._inner.overview)
+        """The data of `busway info`, without the connections."""
+        return self._in_loop(self._inner.overview)
 
     def figures(self) -> dict[str, Any]:
-        """The overview, and as `nodes` what `busway cluster` shows."""
+        """The overview, with the data of `busway cluster` as `nodes`."""
         return self._portal.call(self._inner.figures)
 
-    def _look(self, at: Callable[[], _T]) -> _T:
-        """Something of the server, in its own thread."""
+    def _in_loop(self, read: Callable[[], _T]) -> _T:
+        """Call a plain function of the broker in the loop thread."""
 
-        async def look() -> _T:
-            return at()
+        async def called() -> _T:
+            return read()
 
-        return self._portal.call(look)
+        return self._portal.call(called)
 
     def start(self) -> Self:
-        """It serves from the start."""
+        """Return this server, which already serves."""
         return self
 
     def serve_forever(self) -> None:
-        """Return when the server has been stopped; an interrupt stops it."""
+        """Return when the broker has been stopped. An interrupt stops it."""
         try:
             self._portal.call(self._inner.serve_forever)
         finally:
             self.stop()
 
     def stop(self, drain: Duration | None = None) -> None:
-        """Take no more clients, let what waits flow out within `drain` seconds, close."""
+        """Accept no more clients, write all waiting output within `drain` seconds, and close."""
         if self._released or self._portal.foreign:
             return
         self._released = True
@@ -233,10 +233,10 @@ def serve(
     http: str | Http | None = None,
     insecure: bool = False,
 ) -> Server:
-    """A broker that listens on these addresses, and in memory; as busway.serve()."""
-    place: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http, "stores": stores}
-    place["insecure"] = insecure
-    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **place)
+    """Start a broker on these addresses and in memory, with the arguments of busway.serve()."""
+    more: dict[str, Any] = {"cluster": cluster, "servers": servers, "key": key, "http": http, "stores": stores}
+    more["insecure"] = insecure
+    return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, data=data, **more)
 
 
 def connect(
@@ -255,7 +255,7 @@ def connect(
     identity: Identity | None = None,
     learn: bool = True,
 ) -> Bus:
-    """A connected client of the bus at the first of these addresses that answers; as busway.connect().
+    """Connect to the first of these addresses that answers, with the arguments of busway.connect().
 
     `on_error` is called in the bus's own thread and must not use the bus.
     """

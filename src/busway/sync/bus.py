@@ -1,7 +1,6 @@
-"""The blocking face: the same bus behind an event loop that a thread of its own runs.
+"""The blocking Bus: runs each call of the asyncio Bus in the loop thread and waits for its result.
 
-A driver. Nothing here knows the protocol: each call is handed to the asyncio face and waited for. busway.sync is the
-public name.
+A driver without knowledge of the protocol. busway.sync exports it.
 """
 
 import atexit
@@ -27,7 +26,7 @@ from busway.sync.channel import ChannelVerbs
 from busway.sync.portal import Portal
 from busway.sync.requests import RequestVerbs
 from busway.sync.stream import StreamVerbs
-from busway.sync.subscription import Closing, Events, Request, Service, Subscription, TypedRequest
+from busway.sync.subscription import Closable, Events, Request, Service, Subscription, TypedRequest
 from busway.sync.threads import in_threads
 
 if TYPE_CHECKING:
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_ASKING: Final = 4
-"""Threads in which a service is asked whether it is willing: not those of its handler, which may all be at work."""
+_ASK_THREADS: Final = 4
+"""Threads for the `ask` function of a service. The threads of its handler may all be busy."""
 
 
-class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closing):
-    """A client; made by busway.sync.connect() or a blocking server's connect()."""
+class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closable):
+    """A blocking client; made by busway.sync.connect() or by connect() of a blocking server."""
 
     def __init__(self, make: Callable[[], asynchronous.Bus]) -> None:
         self._portal = Portal.acquire()
@@ -73,26 +72,26 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closing):
 
     @property
     def url(self) -> str:
-        """The server it is, or was last, connected to."""
+        """Address of the current or last server."""
         return self._inner.url
 
     @property
     def server(self) -> dict[str, Any]:
-        """What the broker said of itself."""
+        """The broker's description of itself, from the handshake."""
         return self._inner.server
 
     @property
     def servers(self) -> tuple[Known, ...]:
-        """The servers that the broker told of, itself among them, with the addresses that this client may use."""
+        """The servers that the broker listed, including itself, with the addresses that this client may use."""
         return self._inner.servers
 
     @property
     def errors(self) -> int:
-        """How often a handler raised, or something else went wrong where nobody waited for it."""
+        """Number of errors that no caller received, such as those of handlers."""
         return self._inner.errors
 
     def events(self) -> Events:
-        """An iterator over what happens to the connection, from now on."""
+        """An iterator over the future events of this client."""
 
         async def listen() -> EventStream:
             return self._inner.events()
@@ -167,10 +166,10 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closing):
         scope: Scope = "global",
         timeout: Lasting | None = None,
     ) -> int | Position | None:
-        """Send a message to all who subscribed to its topic; with `confirm`, how many connections received it.
+        """Send a message to all subscribers of its topic; with `confirm`, return how many connections received it.
 
-        With `durable` it is stored, and its position is returned once it is as safe as its stream promises; `timeout` limits the
-        wait for that, also while there is no connection.
+        With `durable` the broker stores the message, and the call returns its position once it is as safe as its stream
+        promises. `timeout` limits this wait, also while there is no connection.
         """
         answer: int | Position | None = self._portal.call(
             lambda: self._inner.publish(
@@ -190,7 +189,7 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closing):
         return answer
 
     send = publish
-    """Another name of publish(), beside post() and pin()."""
+    """Another name of publish()."""
 
     @overload
     def publish_many(
@@ -235,11 +234,12 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closing):
         scope: Scope = "global",
         timeout: Lasting | None = None,
     ) -> int | Placed:
-        """Publish many payloads on one topic, or many pairs of topic and payload, all with the same fields; how many.
+        """Publish many payloads on one topic, or many pairs of topic and payload, and return their number.
 
-        With `durable` they are stored, and their positions are returned; `timeout` limits the wait for that.
+        All messages get the same fields. With `durable` the broker stores them, and the call returns their positions;
+        `timeout` limits this wait.
         """
-        # A generator of the caller's runs in the caller's thread, not on the loop.
+        # A generator of the caller has to run in the caller's thread.
         given = [list(topic)] if payloads is None else [topic, list(payloads)]
         many: Any = self._inner.publish_many
         more = {"expires": expires, "delay": delay, "deliver_at": deliver_at, "scope": scope, "timeout": timeout}
@@ -247,7 +247,7 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closing):
         return answer
 
     def feed(self, patience: Duration = 30.0) -> "Feed":
-        """For a program that stores very much; as that of the asyncio face."""
+        """A feed for programs that store very many messages, like feed() of the asyncio Bus."""
 
         async def made() -> AsyncFeed:
             return self._inner.feed(patience)
@@ -304,9 +304,10 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closing):
     def subscribe(
         self, pattern: Any, *below: Any, handler: Any = None, concurrency: int = 1, **more: Any
     ) -> Subscription[Any]:
-        """Messages whose topic matches; registered when this returns. A handler runs in `concurrency` threads.
+        """Subscribe to the topics that match, and return the registered subscription.
 
-        Callables among the rules are asked in the bus's own thread and must not use the bus.
+        A handler runs in `concurrency` threads. Rules that are callables run in the bus's own thread and must not use
+        the bus.
         """
         called, pool = in_threads("handler", handler, concurrency)
 
@@ -357,13 +358,14 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closing):
         scope: Scope = "global",
         wait: Wait | None = None,
     ) -> Service[Any]:
-        """Answer the requests on a topic, with what the handler returns (in `concurrency` threads) or by iterating.
+        """Serve the requests on a topic, with the results of the handler or by iterating over the requests.
 
-        A handler that is a generator replies with each item. `ask` has threads of its own.
+        The handler runs in `concurrency` threads. A handler that is a generator replies with each item. `ask` runs in
+        separate threads.
         """
         below, given = ((), more) if isinstance(topic, str) else (more[:1], more[1:])
         called, pool = in_threads("handler", given[0] if given else handler, concurrency)
-        willing, asking = in_threads("ask", ask, _ASKING)
+        willing, ask_pool = in_threads("ask", ask, _ASK_THREADS)
 
         async def serving() -> Any:
             serve: Any = self._inner.serve
@@ -371,35 +373,35 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closing):
             return await serve(topic, *below, handler=called, shared=shared, ask=willing, **more)
 
         wrap = Request if isinstance(topic, str) else TypedRequest
-        return Service(self._portal, self._portal.call(serving), wrap, pool, asking)
+        return Service(self._portal, self._portal.call(serving), wrap, pool, ask_pool)
 
-    # Looking.
+    # Information.
 
     def info(self) -> dict[str, Any]:
-        """What the broker tells of itself, its counters and its connections."""
+        """The broker's description of itself, its counters and its connections."""
         return self._portal.call(self._inner.info)
 
     def rtt(self, timeout: Duration | None = 5.0) -> float:
-        """Seconds to the broker and back."""
+        """Round-trip time to the broker in seconds."""
         return self._portal.call(lambda: self._inner.rtt(timeout))
 
     def flush(self, timeout: Duration | None = 5.0) -> None:
-        """Return when the broker has handled everything that was published before."""
+        """Return when the broker has handled all earlier publishes."""
         self._portal.call(lambda: self._inner.flush(timeout))
 
-    # Life.
+    # Life cycle.
 
     def open(self) -> Self:
-        """It is open from the start; a closed one says so."""
+        """Return this bus, which is open from its creation. Raises Closed if it was closed."""
         self._portal.call(self._inner.open)
         return self
 
     def close(self) -> None:
-        """Let handlers and services finish, send what waits, say goodbye; all within the drain time."""
+        """Let handlers and services finish, send waiting messages and disconnect, all within the drain time."""
         self._end(self._inner.close)
 
     def drain(self, timeout: Duration) -> None:
-        """Close within so many seconds."""
+        """Close like close(), within `timeout` seconds."""
         self._end(lambda: self._inner.drain(timeout))
 
     def _end(self, ending: Callable[[], Awaitable[None]]) -> None:
@@ -417,14 +419,14 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closing):
 
 
 class Feed:
-    """Stores runs in the order they are given; made by Bus.feed()."""
+    """Stores runs in the order of the calls; made by Bus.feed()."""
 
     def __init__(self, portal: Portal, inner: AsyncFeed) -> None:
         self._portal = portal
         self._inner = inner
 
     def skip(self, number: int) -> None:
-        """Give no message a number up to this one."""
+        """Use no publish number up to this one for later messages."""
 
         async def skipped() -> None:
             self._inner.skip(number)
@@ -432,11 +434,11 @@ class Feed:
         self._portal.call(skipped)
 
     def send(self, runs: Sequence[Run]) -> None:
-        """Return when these are on their way; what was refused meanwhile is raised."""
+        """Return when these runs are in flight. Raises RunFailed for an earlier run, too, or Timeout."""
         self._portal.call(lambda: self._inner.send(runs))
 
     def done(self) -> None:
-        """Return when everything is stored."""
+        """Return when all runs are stored. Raises RunFailed or Timeout."""
         self._portal.call(self._inner.done)
 
 
@@ -445,6 +447,6 @@ _open: "WeakSet[Bus]" = WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """What a script published before it ended without closing its bus still goes out."""
+    """Close every open bus at exit, so that the last publishes of a script are still sent."""
     for bus in list(_open):
         bus.close()

@@ -1,7 +1,8 @@
-"""The blocking face of channels: the verbs of a bus for them, and a channel.
+"""The blocking API of channels: the Channel object, and the bus's verbs that manage channels.
 
-A driver, as sync.py, of which it is a part. Invariant: messages that were fetched and not yet handed out are known to the
-asyncio channel, which gives them back when it is closed and drops them when its connection is lost.
+A driver: each call runs that of the asyncio API in the loop thread. sync/bus.py inherits the verbs. Invariant: the
+asyncio channel knows the messages that were fetched and not delivered. It gives them back when it is closed, and drops
+them when its connection is lost.
 """
 
 from collections import deque
@@ -33,20 +34,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AHEAD: Final = 64
-"""Messages that recv() has brought over from the other thread at once."""
+_FETCH: Final = 64
+"""Most messages that recv() fetches from the loop thread at once."""
 
 
 class Channel(Registration, ChannelProperties):
-    """A channel of a stream; iterate, recv(), take() or batches(), and ack() each message. Threads may share one."""
+    """A consumer of a channel: iterate, recv(), take() or batches(), then ack() each message. Threads may share it."""
 
     _inner: AsyncChannel
 
     def __init__(self, portal: Portal, inner: AsyncChannel, pool: ThreadPoolExecutor | None) -> None:
         super().__init__(portal, pool)
         self._inner = inner
-        self._ahead: deque[Message] = inner.ahead
-        inner.owner = ref(self)  # so that message.ack() comes here, in whatever thread
+        self._fetched: deque[Message] = inner.ahead
+        inner.owner = ref(self)  # message.ack() in any thread calls this object
 
     # Receiving.
 
@@ -61,29 +62,29 @@ class Channel(Registration, ChannelProperties):
             yield message
 
     def recv(self, timeout: Duration | None = None) -> Message:
-        """The next message; Timeout if none came in time."""
+        """The next message. Raises Timeout if none arrives in time."""
         while True:
             try:
-                return self._ahead.popleft()
+                return self._fetched.popleft()
             except IndexError:
-                self._fetch(min(self._inner.window or 1, _AHEAD), timeout, whole=False)
+                self._fetch(min(self._inner.window or 1, _FETCH), timeout, whole=False)
 
     def take(self, most: int = 64, timeout: Duration | None = None, *, whole: bool = False) -> list[Message]:
-        """At least one message and at most so many; with `whole` as many, unless the time is over before."""
+        """At least one and at most `most` messages; with `whole` exactly `most`, unless the timeout ends first."""
         while True:
-            if not self._ahead or (whole and len(self._ahead) < most):
+            if not self._fetched or (whole and len(self._fetched) < most):
                 self._fetch(most, timeout, whole=whole)
             batch: list[Message] = []
             try:
                 while len(batch) < most:
-                    batch.append(self._ahead.popleft())
+                    batch.append(self._fetched.popleft())
             except IndexError:
-                if not batch:  # another thread was quicker
+                if not batch:  # another thread took them
                     continue
             return batch
 
     def batches(self, most: int = 64) -> Iterator[list[Message]]:
-        """Lists of at most so many messages, until the channel is closed."""
+        """Lists of at most `most` messages, until the channel is closed."""
         while True:
             try:
                 batch = self.take(most)
@@ -95,21 +96,21 @@ class Channel(Registration, ChannelProperties):
 
     def _fetch(self, most: int, timeout: Duration | None, *, whole: bool) -> None:
         async def fetch() -> None:
-            # Kept there before the caller is woken: an interrupt in between must not lose what was taken.
-            ahead = self._ahead
+            # Stored before the caller is woken: an interrupt in between must not lose the messages.
+            fetched = self._fetched
             try:
-                ahead.extend(await self._inner.take(max(most - len(ahead), 1), timeout, whole=whole))
+                fetched.extend(await self._inner.take(max(most - len(fetched), 1), timeout, whole=whole))
             except Timeout:
-                if not ahead:
+                if not fetched:
                     raise
 
         self._portal.call(fetch)
 
-    # Settling.
+    # Acknowledging.
 
     def ack(self, messages: Message | Iterable[Message]) -> None:
-        """These are done; returns when this is stored. AckLate if one had gone to somebody else meanwhile."""
-        self._settle(self._inner.ack, messages)
+        """Acknowledge messages; returns when the broker has stored that. Raises AckLate if one was redelivered."""
+        self._acknowledge(self._inner.ack, messages)
 
     def nack(
         self,
@@ -117,15 +118,15 @@ class Channel(Registration, ChannelProperties):
         delay: Duration | None = None,
         reason: str | None = None,
     ) -> None:
-        """These could not be dealt with: they are redelivered, after the delay, without one as the channel's backoff says."""
-        self._settle(lambda given: self._inner.nack(given, delay, reason), messages)
+        """Report that processing failed. The messages are redelivered after the delay or the channel's backoff."""
+        self._acknowledge(lambda given: self._inner.nack(given, delay, reason), messages)
 
     def reject(self, messages: Message | Iterable[Message], reason: str) -> None:
-        """No consumer can deal with these: they become dead letters at once, with this reason."""
-        self._settle(lambda given: self._inner.reject(given, reason), messages)
+        """Move messages that no consumer can process to the dead-letter topic at once, with this reason."""
+        self._acknowledge(lambda given: self._inner.reject(given, reason), messages)
 
     def refuse(self, message: Message, error: PayloadError) -> None:
-        """The payload of a message does not fit its type: report it and make it a dead letter at once."""
+        """Report a payload that does not fit its type, and move the message to the dead-letter topic at once."""
 
         async def refused() -> None:
             self._inner.refuse(message, error)
@@ -133,49 +134,50 @@ class Channel(Registration, ChannelProperties):
         self._portal.call(refused)
 
     def put_back(self, batch: list[Message]) -> None:
-        """Messages that were taken and are for the next consumer."""
-        self._ahead.extendleft(reversed(batch))
+        """Return messages that were taken; the next take() gets them first."""
+        self._fetched.extendleft(reversed(batch))
 
     def extend(self, messages: Message | Iterable[Message]) -> None:
-        """Work on these goes on: their lease begins anew."""
-        self._settle(self._inner.extend, messages)
+        """Extend the leases of messages that are still in work."""
+        self._acknowledge(self._inner.extend, messages)
 
-    def _settle(self, how: Callable[[list[Message]], AckOutcome], messages: Message | Iterable[Message]) -> None:
+    def _acknowledge(self, verb: Callable[[list[Message]], AckOutcome], messages: Message | Iterable[Message]) -> None:
         given = [messages] if isinstance(messages, Message) else list(messages)
 
-        async def settled() -> None:
-            await how(given)
+        async def called() -> None:
+            await verb(given)
 
-        self._portal.call(settled)
+        self._portal.call(called)
 
     # The channel itself.
 
     @property
     def pending(self) -> int:
-        """Messages that have arrived and were not taken yet."""
-        return self._inner.pending + len(self._ahead)
+        """Number of messages that have arrived and were not taken yet."""
+        return self._inner.pending + len(self._fetched)
 
     def seek(self, start: Start) -> int:
-        """Go to another place, for all consumers; the offset."""
+        """Move the channel to another position, for all its consumers. Returns the offset."""
         return self._portal.call(lambda: self._inner.seek(start))
 
     def dead(self, **chosen: Any) -> list[DeadLetter]:
-        """The last dead letters of the channel, as Bus.dead_letters() gives them."""
+        """The last dead letters of the channel, with the arguments of Bus.dead_letters()."""
         return self._portal.call(lambda: self._inner.dead(**chosen))
 
     def redrive(self, letters: DeadLetter | str | Iterable[DeadLetter | str] | None = None, **chosen: Any) -> Redrive:
-        """Send dead letters back to the channel, each once, as Bus.redrive_channel() does."""
+        """Redrive dead letters to the channel, each once, with the arguments of Bus.redrive_channel()."""
         return self._portal.call(lambda: self._inner.redrive(letters, **chosen))
 
     def pause(self) -> None:
-        """Hand nothing out, to nobody, until resume()."""
+        """Deliver nothing to any consumer until resume()."""
         self._portal.call(self._inner.pause)
 
     def resume(self) -> None:
+        """Deliver again after pause()."""
         self._portal.call(self._inner.resume)
 
     def info(self) -> ChannelInfo:
-        """Its settings, where it stands, and what is on its way."""
+        """Its settings and figures, such as its position and the messages in flight."""
         return self._portal.call(self._inner.info)
 
     def __repr__(self) -> str:
@@ -183,7 +185,7 @@ class Channel(Registration, ChannelProperties):
 
 
 class ChannelVerbs:
-    """The verbs of a bus for channels."""
+    """The bus's verbs that consume and manage channels and their dead letters."""
 
     _portal: Portal
     _inner: asynchronous.Bus
@@ -219,7 +221,7 @@ class ChannelVerbs:
         concurrency: int = 1,
         **options: Any,
     ) -> Channel | TypedChannel[Any]:
-        """Consume a channel of a stream; its messages are delivered when this returns. A handler runs in `concurrency` threads."""
+        """Consume a channel of a stream; delivery starts at once. A handler runs in `concurrency` threads."""
         called, pool = in_threads("handler", handler, concurrency)
         kind, stream, name = kind_and_names(stream, name, channel)
         read: Callable[[Message], Delivered[Any]] | None = None
@@ -238,15 +240,15 @@ class ChannelVerbs:
         return made if read is None else TypedChannel(made, read)
 
     def create_channel(self, stream: str, name: str, *, start: Start | None = None, **settings: Any) -> ChannelInfo:
-        """Make a channel without consuming it; one that is there gets these settings."""
+        """Create a channel without consuming it. An existing channel gets these settings."""
         return self._portal.call(lambda: self._inner.create_channel(stream, name, start=start, **settings))
 
     def update_channel(self, stream: str, name: str, **settings: Any) -> ChannelInfo:
-        """Change settings of a channel; the others stay."""
+        """Change these settings of a channel."""
         return self._portal.call(lambda: self._inner.update_channel(stream, name, **settings))
 
     def seek_channel(self, stream: str, name: str, start: Start) -> int:
-        """Put a channel to another place, for all its consumers; the offset."""
+        """Move a channel to another position, for all its consumers. Returns the offset."""
         return self._portal.call(lambda: self._inner.seek_channel(stream, name, start))
 
     def dead_letters(
@@ -260,7 +262,7 @@ class ChannelVerbs:
         since: Since | None = None,
         redriven: bool = False,
     ) -> list[DeadLetter]:
-        """The last dead letters of a channel, in the order in which they died; None: all. Those that were sent back are left out."""
+        """The `last` dead letters of a channel, oldest first; None: all. Redriven ones only with `redriven`."""
         return self._portal.call(
             lambda: self._inner.dead_letters(
                 stream, channel, last=last, topic=topic, reason=reason, since=since, redriven=redriven
@@ -278,7 +280,10 @@ class ChannelVerbs:
         since: Since | None = None,
         progress: Progress | None = None,
     ) -> Redrive:
-        """Send dead letters back to the channel, each once: these, or all that are chosen. It may be interrupted and repeated."""
+        """Redrive dead letters to the channel, each once: these, or all that match the filters.
+
+        An interrupted redrive can be repeated.
+        """
         return self._portal.call(
             lambda: self._inner.redrive_channel(
                 stream, channel, letters, topic=topic, reason=reason, since=since, progress=progress
@@ -286,13 +291,13 @@ class ChannelVerbs:
         )
 
     def remove_channel(self, stream: str, name: str) -> ChannelInfo:
-        """Remove a channel; what it was. The messages stay in the stream."""
+        """Remove a channel. Returns its last settings. The messages stay in the stream."""
         return self._portal.call(lambda: self._inner.remove_channel(stream, name))
 
     def channel_info(self, stream: str, name: str) -> ChannelInfo:
-        """One channel: its settings and figures, over all nodes of a cluster and of each."""
+        """Settings and figures of a channel, summed over all nodes of a cluster and per node."""
         return self._portal.call(lambda: self._inner.channel_info(stream, name))
 
     def channels(self, stream: str) -> list[ChannelInfo]:
-        """The channels of a stream, by name; with sums over all nodes of a cluster."""
+        """The channels of a stream, by name, with figures summed over all nodes of a cluster."""
         return self._portal.call(lambda: self._inner.channels(stream))

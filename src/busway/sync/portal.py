@@ -1,7 +1,7 @@
-"""A thread that runs an event loop, and the way for other threads to have things done there.
+"""The portal: a thread that runs an event loop, and runs coroutines there for other threads.
 
-A driver. One serves every blocking bus and server of the process; it begins with the first and ends with the last. Called by
-sync.py.
+A driver. All blocking buses and servers of the process share one portal, which starts with the first and ends with the
+last of them.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Portal:
-    """The loop thread; acquire() and release() count who uses it."""
+    """The loop thread; acquire() and release() count its users."""
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
     _shared: ClassVar["Portal | None"] = None
@@ -35,14 +35,14 @@ class Portal:
 
     @classmethod
     def acquire(cls) -> "Portal":
-        """The process's loop thread; release() it when its user is closed."""
+        """Return the process's portal for one more user, who has to release() it."""
         with cls._lock:
             portal = cls._shared = cls._shared or cls()
             portal._users += 1  # noqa: SLF001 - own class
             return portal
 
     def release(self) -> None:
-        """One user less; the last one ends the thread."""
+        """Remove one user. Without users the thread ends."""
         with Portal._lock:
             self._users -= 1
             if self._users or self.foreign:
@@ -55,22 +55,23 @@ class Portal:
 
     @classmethod
     def forget(cls) -> None:
-        """In a forked child: the parent's thread doesn't exist here."""
+        """Drop the portal in a forked child, where the parent's thread does not exist."""
         cls._lock = threading.Lock()
         cls._shared = None
 
     @property
     def foreign(self) -> bool:
-        """Whether it belongs to a parent process."""
+        """Whether this portal belongs to the parent process."""
         return self._pid != os.getpid()
 
     def call(self, begin: Callable[[], Awaitable[T]]) -> T:
-        """Begin something on the loop and wait for its end. An interrupted wait cancels it there."""
+        """Run a coroutine in the loop thread and wait for its result. An interrupted wait cancels the coroutine."""
         if self.foreign:
-            raise Forked(f"this bus belongs to the process that forked {os.getpid()}: connect again in the child")
+            raise Forked(f"this bus belongs to the parent process: connect again in the child process {os.getpid()}")
         if threading.current_thread() is self._thread:
             raise RuntimeError(
-                "a blocking call in the bus's own thread (in an on_error function?) would wait for itself"
+                "blocking call refused: it was made in the bus's own thread, perhaps in an on_error function, "
+                "and would wait for itself; use another thread"
             )
         loop = self._loop
         if loop is None:
@@ -87,15 +88,15 @@ class Portal:
         try:
             try:
                 future = asyncio.run_coroutine_threadsafe(work, loop)
-            except RuntimeError:  # another thread has closed the last bus in between
+            except RuntimeError:  # another thread has just closed the last bus
                 work.close()
                 raise Closed("this bus is closed") from None
             return future.result()
         except concurrent.futures.CancelledError:
-            raise Closed("this bus was closed meanwhile") from None
+            raise Closed("this bus was closed during the call") from None
         except BaseException:
-            # An interrupt may come before the future is known here: then the task must end all the same, or it would
-            # go on and take what is meant for the next call.
+            # An interrupt may come before `future` is assigned. The task must end in this case, too: it would take
+            # messages that are meant for the next call.
             if future is None or not future.done():
                 with contextlib.suppress(RuntimeError):  # a loop that has ended has nothing to cancel
                     loop.call_soon_threadsafe(_cancel, started)

@@ -1,6 +1,6 @@
-"""The blocking face of the verbs that are answered: push, requests, and messages that are kept.
+"""The blocking bus's verbs for pushes, requests and retained messages.
 
-A driver, as sync.py, of which it is a part.
+A driver: each verb runs that of the asyncio Bus in the loop thread. sync/bus.py inherits it.
 """
 
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class RequestVerbs:
-    """What a bus asks others."""
+    """The bus's verbs push, request, request_all and request_many, and those of retained messages."""
 
     _portal: Portal
     _inner: asynchronous.Bus
@@ -38,7 +38,7 @@ class RequestVerbs:
         timeout: Duration | None = 5.0,
         scope: Scope = "global",
     ) -> None:
-        """Hand a message to exactly one consumer; NoConsumers if nobody takes it."""
+        """Deliver a message to exactly one consumer. Raises NoConsumers if none takes it."""
         self._portal.call(lambda: self._inner.push(topic, payload, fields=fields, timeout=timeout, scope=scope))
 
     @overload
@@ -51,7 +51,7 @@ class RequestVerbs:
     def request(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Any: ...
     @signed_as(asynchronous.Bus.request)
     def request(self, topic: str, payload: object = b"", **options: Any) -> Any:
-        """Ask the service of a topic and return its reply."""
+        """Send a request to the service of a topic and return its reply."""
         ask: Any = self._inner.request
         return self._portal.call(lambda: ask(topic, payload, **options))
 
@@ -71,7 +71,7 @@ class RequestVerbs:
     def request_all(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Replies[Any]: ...
     @signed_as(asynchronous.Bus.request_all)
     def request_all(self, topic: str, payload: object = b"", **options: Any) -> Replies[Any]:
-        """The replies of all shared services that are willing; `failed` of the list tells of those that gave none."""
+        """The replies of all willing shared services; `failed` of the list has the services without a good reply."""
         ask: Any = self._inner.request_all
         return self._portal.call(lambda: ask(topic, payload, **options))
 
@@ -91,37 +91,37 @@ class RequestVerbs:
     def request_many(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Gathering[Any]: ...
     @signed_as(asynchronous.Bus.request_many)
     def request_many(self, topic: str, payload: object = b"", **options: Any) -> Gathering[Any]:
-        """As request_all(), but an iterator that gives each reply as it comes."""
+        """Like request_all(), but an iterator over the replies as they arrive."""
         ask: Any = self._inner.request_many
 
-        async def asked() -> AsyncGathering[Any]:
+        async def requested() -> AsyncGathering[Any]:
             gathering: AsyncGathering[Any] = ask(topic, payload, **options)
             return gathering
 
-        return Gathering(self._portal, self._portal.call(asked))
+        return Gathering(self._portal, self._portal.call(requested))
 
-    # Messages that are kept.
+    # Retained messages.
 
     def post(
         self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: Lasting | None = None
     ) -> None:
-        """Publish a message and have it kept as long as this client is there, for all who subscribe later."""
+        """Publish a message and retain it for later subscribers as long as this client is connected."""
         self._portal.call(lambda: self._inner.post(topic, payload, fields=fields, timeout=timeout))
 
     def unpost(self, topic: str, *, fields: Fields | None = None, timeout: Lasting | None = None) -> bool:
-        """Take back what was posted with this topic and these fields; whether there was something."""
+        """Withdraw the post with this topic and these fields. Returns whether there was one."""
         return self._portal.call(lambda: self._inner.unpost(topic, fields=fields, timeout=timeout))
 
     def pin(
         self, topic: str, payload: object = b"", *, fields: Fields | None = None, timeout: Lasting | None = None
     ) -> None:
-        """Publish a message and have it kept until it is taken back, whether this client is there or not."""
+        """Publish a message and retain it for later subscribers until it is withdrawn."""
         self._portal.call(lambda: self._inner.pin(topic, payload, fields=fields, timeout=timeout))
 
     def unpin(self, topic: str, *, fields: Fields | None = None, timeout: Lasting | None = None) -> bool:
-        """Take back what was pinned under this client's name with this topic and these fields; whether there was something."""
+        """Withdraw the pin under this client's name with this topic and these fields. Returns whether there was one."""
         return self._portal.call(lambda: self._inner.unpin(topic, fields=fields, timeout=timeout))
 
     def kept(self, pattern: str = "**", *, where: Where | None = None) -> list[Message]:
-        """The posts and pins that match and are kept now, in the order they came."""
+        """The retained posts and pins that match, in the order of their arrival."""
         return self._portal.call(lambda: self._inner.kept(pattern, where=where))

@@ -1,6 +1,6 @@
-"""The blocking face of streams: the verbs of a bus for them, and a stream.
+"""The blocking API of streams: the Stream object, and the bus's verbs that manage streams.
 
-A driver, as sync.py, of which it is a part.
+A driver: each call runs that of the asyncio API in the loop thread. sync/bus.py inherits the verbs.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
@@ -34,20 +34,20 @@ class Stream:
 
     @property
     def broker(self) -> str:
-        """Guid of the broker that it belongs to."""
+        """Guid of the broker that stores this part of the stream."""
         return self._inner.broker
 
     @property
     def lost(self) -> int:
-        """Messages that reads of this object should have given and that are gone for good."""
+        """Number of messages that reads of this object missed, since the stream no longer has them."""
         return self._inner.lost
 
     def info(self, *, parts: bool = False) -> StreamInfo:
-        """Its settings and figures as they are now; with `parts` also what each node of the cluster has of it."""
+        """Current settings and figures of this part of the stream; with `parts` also the figures of each node."""
         return self._portal.call(lambda: self._inner.info(parts=parts))
 
     def topics(self, pattern: str = "**") -> list[StoredTopic]:
-        """What it holds of each topic that matches, in the order of their names."""
+        """The matching topics with the figures of their stored messages, ordered by topic."""
         return self._portal.call(lambda: self._inner.topics(pattern))
 
     def find(self, topic: str, sequence: int) -> int | None:
@@ -55,7 +55,7 @@ class Stream:
         return self._portal.call(lambda: self._inner.find(topic, sequence))
 
     def locate(self, place: Place) -> int:
-        """The offset that a place means: for a time that of the first message stored then or later."""
+        """The offset of a place; for a time that of the first message stored then or later."""
         return self._portal.call(lambda: self._inner.locate(place))
 
     def read(
@@ -67,8 +67,8 @@ class Stream:
         where: Where | None = None,
         batch: int = 1024,
     ) -> Generator[list[Message], None, None]:
-        """Stored messages, as an iterator over lists of at most `batch`; it ends with the last one there is now."""
-        return _pulled(self._portal, lambda: self._inner.read(from_, to, topic=topic, where=where, batch=batch))
+        """Stored messages up to the present end of the stream, as an iterator over lists of at most `batch`."""
+        return _generated(self._portal, lambda: self._inner.read(from_, to, topic=topic, where=where, batch=batch))
 
     def arrow(
         self,
@@ -80,8 +80,8 @@ class Stream:
         columns: Sequence[str] = COLUMNS,
         expired: bool = False,
     ) -> "Generator[pa.RecordBatch, None, None]":
-        """As read(), but an iterator over Arrow record batches with these columns; needs `busway[arrow]`."""
-        return _pulled(
+        """Like read(), but an iterator over Arrow record batches with these columns; needs `busway[arrow]`."""
+        return _generated(
             self._portal,
             lambda: self._inner.arrow(from_, to, topic=topic, where=where, columns=columns, expired=expired),
         )
@@ -90,8 +90,8 @@ class Stream:
         return f"<sync {self._inner!r}>"
 
 
-def _pulled(portal: Portal, make: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
-    """Wrong arguments are told at the call, as by the asyncio face."""
+def _generated(portal: Portal, make: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
+    """A blocking generator over an async one. Wrong arguments raise at the call, as in the asyncio API."""
 
     async def made() -> AsyncGenerator[T, None]:
         return make()
@@ -112,7 +112,7 @@ def _each(portal: Portal, items: AsyncGenerator[T, None]) -> Generator[T, None, 
 
 
 class StreamVerbs:
-    """The verbs of a bus for streams."""
+    """The bus's verbs that create, change, remove, list and open streams."""
 
     _portal: Portal
     _inner: asynchronous.Bus
@@ -131,8 +131,8 @@ class StreamVerbs:
         retain_until: str | None = None,
         note: str = "",
     ) -> Stream:
-        """Make a stream that stores what is published durably on these topics; one that is there with these settings is fine."""
-        patterns = topics if isinstance(topics, str) else list(topics)  # a generator runs in the caller's thread
+        """Create a stream that stores durable publishes on these topics. It may exist with the same settings."""
+        patterns = topics if isinstance(topics, str) else list(topics)  # a generator has to run in the caller's thread
         inner = self._portal.call(
             lambda: self._inner.create_stream(
                 name,
@@ -150,17 +150,17 @@ class StreamVerbs:
         return Stream(self._portal, inner)
 
     def update_stream(self, name: str, **changes: Any) -> Stream:
-        """Change settings of a stream, by the names create_stream() has for them; the others stay."""
+        """Change these settings of a stream, by their names in create_stream()."""
         return Stream(self._portal, self._portal.call(lambda: self._inner.update_stream(name, **changes)))
 
     def remove_stream(self, name: str) -> StreamInfo:
-        """Remove a stream and everything stored in it; what it was."""
+        """Remove a stream with all its messages. Returns its last settings."""
         return self._portal.call(lambda: self._inner.remove_stream(name))
 
     def streams(self, *, parts: bool = False) -> list[StreamInfo]:
-        """All streams of the broker, by name; with `parts` also what each node of its cluster has of them."""
+        """All streams of the broker, by name; with `parts` also the figures of each node of its cluster."""
         return self._portal.call(lambda: self._inner.streams(parts=parts))
 
     def stream(self, name: str, *, broker: str | None = None) -> Stream:
-        """A stream, to look into it and to read it: what the broker has stored, or what another node of its cluster has, by its guid."""
+        """Open a stream for queries and reads: the part of the broker, or that of the node with the guid `broker`."""
         return Stream(self._portal, self._portal.call(lambda: self._inner.stream(name, broker=broker)))

@@ -1,7 +1,7 @@
-"""Subscriptions, services, requests and events of the blocking face.
+"""Subscriptions, services, requests and events of the blocking API.
 
-Drivers around their asyncio counterparts, reached through the portal. Invariant: messages that were fetched and not yet
-handed out belong to the subscription, so an interrupt loses none. Made by sync.py.
+Drivers around their asyncio counterparts, which they call through the portal. The blocking bus makes them. Invariant: a
+subscription keeps the messages that it fetched and has not delivered, so an interrupt loses none.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ from busway.client.typed_wrappers.wrappers import TypedRequest as AsyncTypedRequ
 from busway.common.checks import check_count, check_seconds
 from busway.common.durations import Duration
 from busway.errors import Closed, Timeout
-from busway.message import Failed, Replies
+from busway.message import Failed, Message, Replies
 from busway.positions import Positions
 from busway.sync.portal import Portal
 
@@ -40,7 +40,7 @@ Q_co = TypeVar("Q_co", covariant=True)
 
 
 class _AsyncSubscription(HasCounters, Protocol[M_co]):
-    """What a plain and a typed subscription have in common."""
+    """The common methods of the asyncio Subscription and TypedSubscription."""
 
     def __await__(self) -> Generator[Any, None, Any]: ...
     async def take(self, most: int = 4096, timeout: Duration | None = None) -> list[Any]: ...
@@ -52,7 +52,7 @@ class _AsyncSubscription(HasCounters, Protocol[M_co]):
 
 
 class _AsyncService(Protocol[Q_co]):
-    """What a plain and a typed service have in common."""
+    """The common methods of the asyncio Service and TypedService."""
 
     def __await__(self) -> Generator[Any, None, Any]: ...
     async def recv(self, timeout: Duration | None = None) -> Q_co: ...
@@ -67,7 +67,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def signed_as(original: Callable[..., Any]) -> Callable[[F], F]:
-    """Shows the parameters of a verb of the asyncio face, which the blocking one hands on as they are."""
+    """Decorator that gives a blocking verb the signature of the asyncio verb that it calls."""
 
     def sign(function: F) -> F:
         function.__signature__ = signature(original)  # type: ignore[attr-defined]
@@ -76,8 +76,8 @@ def signed_as(original: Callable[..., Any]) -> Callable[[F], F]:
     return sign
 
 
-class Closing(ABC):
-    """Closed by `with`."""
+class Closable(ABC):
+    """An object that the end of its `with` closes."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -91,23 +91,25 @@ class Closing(ABC):
         self.close()
 
 
-class _Closable(Protocol):
+class _AsyncClosable(Protocol):
+    """The common methods of the asyncio Subscription, Channel and Service."""
+
     async def close(self) -> None: ...
     @property
     def closed(self) -> bool: ...
 
 
-class Registration(Closing):
-    """A subscription, channel or service, and the threads of its handler."""
+class Registration(Closable):
+    """A subscription, channel or service, with the thread pools of its functions."""
 
-    _inner: _Closable
+    _inner: _AsyncClosable
 
     def __init__(self, portal: Portal, *pools: ThreadPoolExecutor | None) -> None:
         self._portal = portal
         self._pools = pools
 
     def close(self) -> None:
-        """Take no more; handlers get what has arrived first. Messages that nobody took can still be taken."""
+        """Receive no more. A handler first processes all arrived messages; without one they can still be taken."""
         if not self._portal.foreign:
             self._portal.call(self._inner.close)
         for pool in self._pools:
@@ -120,68 +122,68 @@ class Registration(Closing):
 
 
 class Subscription(Registration, CounterProperties, Generic[M]):
-    """Messages of a pattern; iterate, recv(), take() or batches(). Threads may share one: each message goes to one of them."""
+    """The messages of a pattern, by iteration, recv(), take() or batches().
+
+    Threads may share a subscription: each message goes to one of them.
+    """
 
     _inner: _AsyncSubscription[M]
 
     def __init__(self, portal: Portal, inner: _AsyncSubscription[M], pool: ThreadPoolExecutor | None) -> None:
         super().__init__(portal, pool)
         self._inner = inner
-        self._ahead: deque[M] = deque()
+        self._fetched: deque[M] = deque()
 
     def __iter__(self) -> Iterator[M]:
-        while self._more(1024):
+        while self._has_more(1024):
             try:
-                message = self._ahead.popleft()
+                message = self._fetched.popleft()
             except IndexError:
-                continue  # another thread was quicker
+                continue  # another thread took it
             yield message
 
     def recv(self, timeout: Duration | None = None) -> M:
-        """The next message; Timeout if none came in time."""
+        """The next message. Raises Timeout if none arrives in time."""
         while True:
             try:
-                return self._ahead.popleft()
+                return self._fetched.popleft()
             except IndexError:
                 self._fetch(1, timeout)
 
     def take(self, most: int = 4096, timeout: Duration | None = None) -> list[M]:
-        """At least one message, at most `most`."""
-        while not self._ahead:
+        """At least one and at most `most` messages."""
+        while not self._fetched:
             self._fetch(most, timeout)
-        return self._hand_out(most)
+        return self._batch(most)
 
     def batches(self, most: int = 4096) -> Iterator[list[M]]:
-        """Lists of what has arrived, until the subscription is closed."""
-        while self._more(most):
-            if batch := self._hand_out(most):
+        """Lists of arrived messages, until the subscription is closed."""
+        while self._has_more(most):
+            if batch := self._batch(most):
                 yield batch
 
     def arrow(
         self, most: int = 4096, *, within: Duration = 0.1, columns: Sequence[str] = PLACED
     ) -> "Iterator[pa.RecordBatch]":
-        """As batches(), but an iterator over Arrow record batches, as arrow() of the asyncio face."""
+        """Like batches(), but an iterator over Arrow record batches, with the arguments of the asyncio arrow()."""
         arrow_columns.arrow()
         check_count("most", most)
         return self._arrow(most, check_seconds("within", within), arrow_columns.check_columns(columns))
 
     def _arrow(self, most: int, within: float, columns: tuple[str, ...]) -> "Iterator[pa.RecordBatch]":
-        while self._more(most):
-            if within and len(self._ahead) < most:
+        while self._has_more(most):
+            if within and len(self._fetched) < most:
                 sleep(within)
                 with suppress(Timeout, Closed):
-                    self._fetch(max(most - len(self._ahead), 1), 0.0)
-            held: list[Any] = list(self._hand_out(most))
-            made = arrow_columns.message_batch(
-                (one.message if isinstance(one, Received) else one for one in held), columns
-            )
-            if made.num_rows:
-                yield made
+                    self._fetch(max(most - len(self._fetched), 1), 0.0)
+            record_batch = arrow_columns.message_batch(map(_message_of, self._batch(most)), columns)
+            if record_batch.num_rows:
+                yield record_batch
 
-    def _more(self, most: int) -> bool:
-        """Wait until something is here; False when the subscription has ended and all of it was handed out."""
+    def _has_more(self, most: int) -> bool:
+        """Wait for messages. False: the subscription has ended and all its messages were delivered."""
         try:
-            if not self._ahead:
+            if not self._fetched:
                 self._fetch(most, None)
         except Closed:
             if self._inner.closed:
@@ -189,40 +191,46 @@ class Subscription(Registration, CounterProperties, Generic[M]):
             raise
         return True
 
-    def _hand_out(self, most: int) -> list[M]:
+    def _batch(self, most: int) -> list[M]:
+        """Remove and return up to `most` fetched messages."""
         batch: list[M] = []
         try:
             while len(batch) < most:
-                batch.append(self._ahead.popleft())
+                batch.append(self._fetched.popleft())
         except IndexError:
             return batch
         return batch
 
     def _fetch(self, most: int, timeout: Duration | None) -> None:
         async def fetch() -> None:
-            # Kept here before the caller is woken: an interrupt in between must not lose what was taken.
-            self._ahead.extend(await self._inner.take(most, timeout))
+            # Stored before the caller is woken: an interrupt in between must not lose the messages.
+            self._fetched.extend(await self._inner.take(most, timeout))
 
         self._portal.call(fetch)
 
     @property
     def pending(self) -> int:
-        return self._inner.pending + len(self._ahead)
+        """Number of messages that have arrived and were not taken yet."""
+        return self._inner.pending + len(self._fetched)
 
     @property
     def position(self) -> Positions:
-        """How far its consumers have come; given as `since` to a later subscription it goes on from there."""
+        """The position that its consumers have reached. A later subscription continues there with `since`."""
 
         async def reached() -> Positions:
-            held: list[Any] = list(self._ahead)
-            messages = (one.message if isinstance(one, Received) else one for one in held)
-            return position_before(self._inner.position, messages)
+            return position_before(self._inner.position, map(_message_of, list(self._fetched)))
 
         return self._portal.call(reached)
 
 
-class _Answerable:
-    """Waits for reply() or fail()."""
+def _message_of(item: Any) -> Message:
+    """The message of a plain or typed item of a subscription."""
+    message: Message = item.message if isinstance(item, Received) else item
+    return message
+
+
+class _AnyRequest:
+    """A received request, which waits for reply() or fail()."""
 
     _inner: "AsyncRequest | AsyncTypedRequest[Any]"
 
@@ -236,20 +244,20 @@ class _Answerable:
         return self.message.topic
 
     def reply(self, payload: object = None, *, last: bool = True) -> None:
-        """Answer it; unless this is the `last` reply, more may follow."""
+        """Answer the request. With last=False more replies may follow."""
         self._portal.call(lambda: self._inner.reply(payload, last=last))
 
     def fail(self, text: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
-        """Answer it with an error, which the requester gets as HandlerError, with this code and these details."""
+        """Answer the request with an error. The requester gets a HandlerError with this code and these details."""
         self._portal.call(lambda: self._inner.fail(text, code=code, details=details))
 
 
-class Request(_Answerable, MessageProperties):
-    """A request of a service without a handler."""
+class Request(_AnyRequest, MessageProperties):
+    """A request that a service without a handler received."""
 
 
-class TypedRequest(_Answerable, Generic[T]):
-    """A request of a typed service without a handler."""
+class TypedRequest(_AnyRequest, Generic[T]):
+    """A request that a typed service without a handler received."""
 
     def __init__(self, portal: Portal, inner: AsyncTypedRequest[T]) -> None:
         super().__init__(portal, inner)
@@ -257,7 +265,7 @@ class TypedRequest(_Answerable, Generic[T]):
 
 
 class Service(Registration, Generic[Q]):
-    """Answers requests, in the threads of its handler or by iterating over them."""
+    """A service: its handler answers the requests in threads, or the program iterates over them."""
 
     _inner: _AsyncService[Any]
 
@@ -283,7 +291,7 @@ class Service(Registration, Generic[Q]):
             yield request
 
     def recv(self, timeout: Duration | None = None) -> Q:
-        """The next request; Timeout if none came in time."""
+        """The next request. Raises Timeout if none arrives in time."""
         return self._wrap(self._portal, self._portal.call(lambda: self._inner.recv(timeout)))
 
     @property
@@ -291,8 +299,8 @@ class Service(Registration, Generic[Q]):
         return self._inner.topic
 
 
-class Gathering(Closing, Generic[M]):
-    """Iterator over the replies to one request. close(), or leaving the loop, cancels what has not come."""
+class Gathering(Closable, Generic[M]):
+    """Iterator over the replies to one request. close(), or leaving the loop, cancels the missing replies."""
 
     def __init__(self, portal: Portal, inner: "AsyncGathering[M]") -> None:
         self._portal = portal
@@ -309,21 +317,21 @@ class Gathering(Closing, Generic[M]):
 
     @property
     def failed(self) -> list[Failed]:
-        """Services that were asked and gave no good reply, so far."""
+        """Services that have failed to give a good reply so far."""
         return self._inner.failed
 
     def all(self) -> Replies[M]:
-        """Every reply that comes, until the end."""
+        """Wait for all replies and return them."""
         return self._portal.call(self._inner.all)
 
     def close(self) -> None:
-        """Wait for no more replies."""
+        """Cancel the request for the missing replies."""
         if not self._portal.foreign:
             self._portal.call(self._inner.aclose)
 
 
 class Events:
-    """What happens to the connection, until the bus is closed."""
+    """Iterator over the events of a client, until its bus is closed."""
 
     def __init__(self, portal: Portal, inner: EventStream) -> None:
         self._portal = portal
@@ -340,4 +348,5 @@ class Events:
 
     @property
     def dropped(self) -> int:
+        """Number of events that were lost because this iterator was not read in time."""
         return self._inner.dropped

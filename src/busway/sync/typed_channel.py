@@ -1,6 +1,6 @@
-"""The blocking face of typed channels.
+"""Typed channels of the blocking API.
 
-A driver, as sync.py, of which it is a part: a wrapper around the blocking channel, so that acknowledgements work in any thread.
+A driver, made by the blocking bus. It wraps the blocking channel, so that acknowledgements work in any thread.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ from busway.common.durations import Duration
 from busway.errors import Timeout
 from busway.message import Message
 from busway.streams import ChannelInfo
-from busway.sync.subscription import Closing
+from busway.sync.subscription import Closable
 
 if TYPE_CHECKING:
     from busway.dead_letters import DeadLetter, Redrive
@@ -26,27 +26,27 @@ T = TypeVar("T")
 
 
 class Delivered(Received[T]):
-    """A typed message of a channel, to be acknowledged: `topic, value = delivered`."""
+    """A typed message of a channel, which unpacks as `topic, value = delivered` and has to be acknowledged."""
 
     def ack(self) -> None:
-        """This is done; returns when that is stored."""
+        """Acknowledge the message; returns when the broker has stored that."""
         self.message.ack()
 
     def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
-        """It could not be dealt with: it is redelivered, after the delay or the channel's backoff."""
+        """Report that processing failed. The message is redelivered after the delay or the channel's backoff."""
         self.message.nack(delay, reason)
 
     def reject(self, reason: str) -> None:
-        """No consumer can deal with it: it becomes a dead letter at once."""
+        """Move the message to the dead-letter topic at once: no consumer can process it."""
         self.message.reject(reason)
 
     def extend(self) -> None:
-        """Work on it goes on: its lease begins anew."""
+        """Extend the lease of the message, which is still in work."""
         self.message.extend()
 
 
-class TypedChannel(Closing, ChannelProperties, Generic[T]):
-    """A channel that gives Delivered[T]; a payload that does not fit the type becomes a dead letter at once."""
+class TypedChannel(Closable, ChannelProperties, Generic[T]):
+    """A channel of Delivered[T]. A payload that does not fit the type goes to the dead-letter topic at once."""
 
     _inner: "Channel"
 
@@ -61,11 +61,11 @@ class TypedChannel(Closing, ChannelProperties, Generic[T]):
             yield from self._fitting([message])
 
     def recv(self, timeout: Duration | None = None) -> Delivered[T]:
-        """The next message that fits; Timeout if none came in time."""
+        """The next message that fits. Raises Timeout if none arrives in time."""
         return self.take(1, timeout)[0]
 
     def take(self, most: int = 64, timeout: Duration | None = None, *, whole: bool = False) -> list[Delivered[T]]:
-        """At least one message and at most so many; with `whole` as many, unless the time is over before."""
+        """At least one and at most `most` messages; with `whole` exactly `most`, unless the timeout ends first."""
         timeout = check_timeout("timeout", timeout)
         until = None if timeout is None else monotonic() + timeout
         found: list[Delivered[T]] = []
@@ -78,13 +78,13 @@ class TypedChannel(Closing, ChannelProperties, Generic[T]):
                     raise
                 break
             except BaseException:
-                self._inner.put_back([one.message for one in found])
+                self._inner.put_back([delivered.message for delivered in found])
                 raise
             found += self._fitting(batch)
         return found
 
     def batches(self, most: int = 64) -> Iterator[list[Delivered[T]]]:
-        """Lists of at most so many messages, until the channel is closed."""
+        """Lists of at most `most` messages, until the channel is closed."""
         for batch in self._inner.batches(most):
             if found := self._fitting(batch):
                 yield found
@@ -92,38 +92,38 @@ class TypedChannel(Closing, ChannelProperties, Generic[T]):
     def _fitting(self, batch: list[Message]) -> list[Delivered[T]]:
         return fitting(batch, self._read, self._inner.refuse)
 
-    # Settling.
+    # Acknowledging.
 
     def ack(self, messages: Given[T]) -> None:
-        """These are done; returns when this is stored. AckLate if one was redelivered to another consumer."""
+        """Acknowledge messages; returns when the broker has stored that. Raises AckLate if one was redelivered."""
         self._inner.ack(plain(messages))
 
     def nack(self, messages: Given[T], delay: Duration | None = None, reason: str | None = None) -> None:
-        """These could not be dealt with: they are redelivered, after the delay or the channel's backoff."""
+        """Report that processing failed. The messages are redelivered after the delay or the channel's backoff."""
         self._inner.nack(plain(messages), delay, reason)
 
     def reject(self, messages: Given[T], reason: str) -> None:
-        """No consumer can deal with these: they become dead letters at once, with this reason."""
+        """Move messages that no consumer can process to the dead-letter topic at once, with this reason."""
         self._inner.reject(plain(messages), reason)
 
     def extend(self, messages: Given[T]) -> None:
-        """Work on these goes on: their lease begins anew."""
+        """Extend the leases of messages that are still in work."""
         self._inner.extend(plain(messages))
 
     # The channel itself.
 
     def seek(self, start: Start) -> int:
-        """Go to another place, for all consumers; the offset."""
+        """Move the channel to another position, for all its consumers. Returns the offset."""
         return self._inner.seek(start)
 
     def dead(self, **chosen: Any) -> "list[DeadLetter]":
-        """The last dead letters of the channel, as Bus.dead_letters() gives them."""
+        """The last dead letters of the channel, with the arguments of Bus.dead_letters()."""
         return self._inner.dead(**chosen)
 
     def redrive(
         self, letters: "DeadLetter | str | Iterable[DeadLetter | str] | None" = None, **chosen: Any
     ) -> "Redrive":
-        """Send dead letters back to the channel, each once, as Bus.redrive_channel() does."""
+        """Redrive dead letters to the channel, each once, with the arguments of Bus.redrive_channel()."""
         return self._inner.redrive(letters, **chosen)
 
     def pause(self) -> None:
@@ -135,11 +135,11 @@ class TypedChannel(Closing, ChannelProperties, Generic[T]):
         self._inner.resume()
 
     def info(self) -> ChannelInfo:
-        """Its settings and figures, over all nodes."""
+        """Its settings and figures, summed over all nodes."""
         return self._inner.info()
 
     def close(self) -> None:
-        """Take no more, as close() of an untyped channel."""
+        """Receive no more, like close() of an untyped channel."""
         self._inner.close()
 
     def __repr__(self) -> str:
