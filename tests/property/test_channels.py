@@ -254,7 +254,7 @@ class Model:
                     refused += 1
             elif fate.phase == "flight":
                 refused += waiting  # who is not there has no right to give back
-            elif waiting and fate.phase == "waiting" and fate.deliveries:
+            elif waiting and fate.deliveries and (fate.phase == "waiting" or self.is_behind(offset)):
                 good.append(offset)
         left = Intervals()
         if len(good) < len(asked):
@@ -262,6 +262,10 @@ class Model:
                 left.put(offset, offset + 1)
         spared = tuple((start, end - start) for start, end, _ in left)
         return good, AckResult(who, len(good), len(asked) - len(good) - refused, refused, spared)
+
+    def is_behind(self, offset: int) -> bool:
+        """Whether a message was read again, and waits for another one with its key: an earlier delivery may be acknowledged."""
+        return self.fates[offset].phase == "new" and self.records[offset] and offset < self.channel.cursor
 
     def ack(self, who: tuple[int, int], spans: list[tuple[int, int]]) -> None:
         good, answer = self.expect(who, spans, waiting=True)

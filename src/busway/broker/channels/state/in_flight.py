@@ -173,7 +173,7 @@ class InFlight:
                     index += 1
                     continue
                 freed += high - low
-            elif run.phase in {DYING, BEHIND} or not run.deliveries:  # not delivered since it was read
+            elif run.phase is DYING or not run.deliveries:
                 index += 1
                 continue
             else:
