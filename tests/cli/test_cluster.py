@@ -76,7 +76,7 @@ async def test_a_mirror_that_is_started_again_without_its_node(shell, tmp_path, 
             )
         guid = west.guid
     async with node(tmp_path, "east", mirror_of="west") as east:
-        await until(lambda: east._hub.peers.members.mirroring.copying._unseen is None)
+        await until(lambda: east._hub.peers.members.mirroring.copying._report_missing_at is None)
         assert f"mirror of {guid[:8]}, not linked, backlog unknown" in await summary(shell, east)
         assert (await findings(shell, east))["cluster"]["text"] == "shop, 1 node"
     assert "no node with that name" not in caplog.text

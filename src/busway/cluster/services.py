@@ -1,4 +1,8 @@
-"""Requests on shared services between nodes: what is said of them besides asks, calls and replies."""
+"""Control messages between nodes about requests to shared services.
+
+Asks, calls and replies themselves go through the engine. The broker's services call this module for messages to other
+nodes, and the mesh for received frames.
+"""
 
 from typing import TYPE_CHECKING, Final
 
@@ -12,13 +16,13 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 _DRIVEN: Final = 1 << 63
-"""The bit that the engine adds to the numbers of what it asks and calls for."""
+"""The bit that the engine adds to the numbers of its own asks and calls."""
 
 _seconds: Final = msgspec.msgpack.Decoder(float)
 
 
 class Services(NodeProtocolHandler, ServicePeers):
-    """The words of one hub's shared services."""
+    """The control messages of one hub's shared services."""
 
     kinds = frozenset({TERMS, MOVED})
 
@@ -32,7 +36,7 @@ class Services(NodeProtocolHandler, ServicePeers):
         self._hub.engine.node(conn, MOVED, number, b"")
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
-        """Raises Stranger."""
+        """Handle a control message of another node. Raises Stranger."""
         asking, now = self._hub.services.asking, self._hub.loop.time()
         if kind == MOVED:
             asking.moved(conn, number & ~_DRIVEN, now)
@@ -40,6 +44,6 @@ class Services(NodeProtocolHandler, ServicePeers):
         try:
             each = _seconds.decode(body)
         except msgspec.MsgspecError as error:
-            raise Stranger(f"no time for providers: {error}") from error
+            raise Stranger(f"invalid time limit for providers: {error}") from error
         asking.terms(conn, number, each, now)
         self._hub.clock.arm()

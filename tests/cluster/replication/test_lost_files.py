@@ -91,7 +91,7 @@ async def test_channels_are_where_they_were(nodes: Mirrored, caplog, what, safet
     await three.back()
     told = "\n".join(one for one in caplog.messages if "'jobs'" in one)
     gone = {"folder": "", "log": "/log", "channels": "/channels.log"}[what]
-    assert f"{three.folder}{gone} is missing" in told
+    assert f"{three.folder}{gone} existed before and is missing" in told
     assert ("restored 10 messages from offset 0 on from b" in told) is (what != "channels")
     assert ("channels from b (" in told) is (what != "log")
     assert streams(three.a)["jobs"].figures()["damage"] == 0, "all of it is back"

@@ -95,19 +95,19 @@ def test_an_answer_that_was_never_asked_for_is_refused(parts):
         (7, FETCHED, 2, FOUND),  # which asks for a place
         (7, LOCATED, 1, Located(5).pack()),
     ):
-        with pytest.raises(Stranger, match="nobody has asked for"):
+        with pytest.raises(Stranger, match="answer without a request"):
             parts.heard(conn, kind, number, body)
     assert (got, places) == ([], [])
     parts.heard(7, FETCHED, 1, FOUND)
     parts.heard(7, LOCATED, 2, Located(5).pack())
     assert (len(got), places) == (1, [5]), "who was asked is heard all the same"
     parts.closed(7, 0.0)
-    with pytest.raises(Stranger, match="nobody has asked for"):
+    with pytest.raises(Stranger, match="answer without a request"):
         parts.heard(7, FETCHED, 1, FOUND)
 
 
 def test_a_survey_that_nobody_has_made_has_no_answer():
-    with pytest.raises(Stranger, match="nobody has asked for"):
+    with pytest.raises(Stranger, match="answer without a request"):
         Survey(SimpleNamespace(), dict, lambda _stream: (), lambda _guid, _stream: None).heard(7, SURVEYED, 1, b"")
 
 

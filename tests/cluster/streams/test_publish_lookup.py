@@ -21,7 +21,7 @@ from tests.support.net import eventually, until, within
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Who is there has all the time it needs, on a busy machine, too."""
-    monkeypatch.setattr(recovery, "_LONGEST", 20.0)
+    monkeypatch.setattr(recovery, "_MAX_WITHIN", 20.0)
     monkeypatch.setattr(publish_lookup, "PATIENCE", 20.0)
 
 

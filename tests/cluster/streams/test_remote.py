@@ -106,8 +106,8 @@ async def test_a_node_that_nobody_has_a_copy_of_is_told(three):
     await eventually(gone)
     info = await (await at_a.stream("jobs")).info(parts=True)
     assert (info.total, info.unreached) == (8, ("c",))
-    assert [one.error for one in info.parts if one.broker == c.guid] == ["it is not linked"]
-    with pytest.raises(busway.StoreFailed, match="c can't be read now: it is not linked"):
+    assert [one.error for one in info.parts if one.broker == c.guid] == ["the node is not linked"]
+    with pytest.raises(busway.StoreFailed, match="c can't be read now: the node is not linked"):
         await at_a.stream("jobs", broker=c.guid)
 
 

@@ -133,7 +133,7 @@ async def test_what_was_in_flight_leaves_the_windows_of_other_nodes(three):
         (consumer,) = servers[0]._hub.peers.members._seats._consumers.values()
 
         async def full():
-            return consumer.seats[servers[2].guid].ready
+            return consumer.remotes[servers[2].guid].ready
 
         await eventually(full)  # it knows that there is more, and will not be told again
         await clients[1].seek_channel("jobs", "work", "first")
@@ -159,10 +159,10 @@ async def test_nodes_that_are_gone_are_told(three):
     assert info.lag == 10
     assert info.unreached == ("node-2",)
     gone = part_of(info, servers[2])
-    assert (gone.lag, gone.error) == (None, "it is not linked")
+    assert (gone.lag, gone.error) == (None, "the node is not linked")
     assert [one.unreached for one in await clients[0].channels("jobs")] == [("node-2",)]
     with pytest.raises(
-        busway.StoreFailed, match=r"has moved at node-0, node-1, but not at node-2 \(it is not linked\)"
+        busway.StoreFailed, match=r"has moved at node-0, node-1, but not at node-2 \(the node is not linked\)"
     ):
         await clients[0].seek_channel("jobs", "work", "new")
     assert (await clients[0].channel_info("jobs", "work")).lag == 0
@@ -174,7 +174,7 @@ async def test_a_node_that_does_not_answer_is_told(three, monkeypatch):
     servers, clients = three
     await clients[0].create_channel("jobs", "work")
     monkeypatch.setattr(survey, "_PATIENCE", 0.1)
-    monkeypatch.setattr(servers[1]._hub.peers.members._surveying, "_begin", lambda conn, number, work: work.close())
+    monkeypatch.setattr(servers[1]._hub.peers.members._surveying, "_start", lambda conn, number, work: work.close())
     info = await clients[0].channel_info("jobs", "work")
     assert info.unreached == ("node-1",)
     assert part_of(info, servers[1]).error == "no answer within 0.1 s"
@@ -189,10 +189,10 @@ async def test_a_link_that_ends_meanwhile_is_told(three, monkeypatch):
         servers[1]._hub.sessions[conn].abort()
 
     monkeypatch.setattr(survey, "_PATIENCE", 600.0)
-    monkeypatch.setattr(servers[1]._hub.peers.members._surveying, "_begin", begin)
+    monkeypatch.setattr(servers[1]._hub.peers.members._surveying, "_start", begin)
     info = await clients[0].channel_info("jobs", "work")
     assert info.unreached == ("node-1",)
-    assert part_of(info, servers[1]).error == "its link has ended"
+    assert part_of(info, servers[1]).error == "the link to the node has ended"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Consumers of other nodes at the channels of this one: they have a seat here, and are given what they ask for.
+"""Hosts consumers of other nodes at the channels of this node.
 
-A driver. A seat is a consumer without a window: the node behind it takes for its own client, when that has room, and hears when there
-is something to take. So a message is given to one consumer of the whole cluster, and lies nowhere in between.
+The mesh calls it for frames and links; it is an outlet of the broker's channels. A remote consumer has no window: its
+node takes messages when its client has room, and this node announces new messages. So a message is delivered to one
+consumer of the whole cluster and is never buffered in between.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 _AHEAD: Final = 4 * MiB
-"""Bytes that may wait for a link before seats behind it are given more."""
+"""Bytes that may wait in the outbox of a link before its consumers get more messages."""
 _KINDS: Final = range(0x30, 0x35)
 """CHANNEL, UNCHANNEL, TAKE and ACK."""
 
@@ -30,20 +31,20 @@ _decoder: Final = msgspec.msgpack.Decoder(tuple[int, int, bytes])
 
 
 class ConsumerHost(NodeProtocolHandler):
-    """The seats of other nodes."""
+    """The remote consumers at one node."""
 
     kinds = frozenset({CONSUME})
 
     def __init__(self, hub: "Hub", here: Callable[[int, int, int, bytes], None]) -> None:
         self._hub = hub
         self._here = here
-        """Hears what consumers of this node itself are told."""
+        """Receives frames for consumers of this node at replicated channels."""
 
     def prepare(self) -> None:
-        """The broker's channels are there: deliver to this node's own consumers of copied channels."""
+        """The broker's channels are open: deliver to this node's own consumers of replicated channels."""
         self._hub.channels.outlets[SELF] = self
 
-    def opened(self, conn: int, node: Node) -> None:  # noqa: ARG002 - all have seats
+    def opened(self, conn: int, node: Node) -> None:  # noqa: ARG002 - every node may have consumers
         self._hub.channels.outlets[conn] = self
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002 - it is the same whenever
@@ -51,25 +52,25 @@ class ConsumerHost(NodeProtocolHandler):
         self._hub.channels.outlets.pop(conn, None)
 
     def heard_here(self, number: int, body: bytes) -> None:
-        """The same of this node itself."""
+        """Handle a frame of a consumer of this node."""
         self.heard(SELF, CONSUME, number, body)
         self._hub.flush()
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:  # noqa: ARG002 - one kind
-        """A frame as a client sends it."""
+        """Handle a frame of a remote consumer. It has the form of a client's frame."""
         try:
-            frame, seat, rest = _decoder.decode(body)
+            frame, consumer, rest = _decoder.decode(body)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise Stranger(f"a seat: {error}") from error
-        if frame not in _KINDS or not 0 <= seat < 1 << 32:
-            raise Stranger(f"a frame {frame:#x} of seat {seat}")
-        self._hub.channels.frame(conn, frame, seat, number, rest)
+            raise Stranger(f"invalid frame of a remote consumer: {error}") from error
+        if frame not in _KINDS or not 0 <= consumer < 1 << 32:
+            raise Stranger(f"unexpected frame {frame:#x} of remote consumer {consumer}")
+        self._hub.channels.frame(conn, frame, consumer, number, rest)
 
     # As an outlet.
 
     def hand(self, who: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:  # noqa: ARG002
         now = environment.time_ns()
-        rows, given, left = [], list[Span](), list[Span]()
+        rows, sent, left = [], list[Span](), list[Span]()
         for start, count in spans:
             for offset in range(start, start + count):
                 row = block.get(offset)
@@ -77,9 +78,9 @@ class ConsumerHost(NodeProtocolHandler):
                     _add(left, offset)
                 else:
                     rows.append(row)
-                    _add(given, offset)
+                    _add(sent, offset)
         if rows:
-            self._say(who, GIVEN, deliveries, given, encode_records(rows))
+            self._send_to(who, GIVEN, deliveries, sent, encode_records(rows))
         return left
 
     def has_room(self, who: Who) -> bool:
@@ -92,25 +93,25 @@ class ConsumerHost(NodeProtocolHandler):
         flight = self._hub.channels.in_flight(who)
         self._send(who[0], ANSWERED, call, (who[1], int(code), value, text, flight))
 
-    def gap(self, who: Who, stream: int, begin: int, end: int) -> None:  # noqa: ARG002 - it knows whose it is
-        self._say(who, MISSING, begin, end)
+    def gap(self, who: Who, stream: int, begin: int, end: int) -> None:  # noqa: ARG002 - the consumer knows its stream
+        self._send_to(who, MISSING, begin, end)
 
     def ended(self, who: Who, code: int, text: str) -> None:
-        self._say(who, ENDED, int(code), text)
+        self._send_to(who, ENDED, int(code), text)
 
     def more(self, who: Who) -> None:
-        self._say(who, MORE, self._hub.channels.in_flight(who))
+        self._send_to(who, MORE, self._hub.channels.in_flight(who))
 
-    def _say(self, who: Who, kind: int, *what: Any) -> None:
-        self._send(who[0], kind, who[1], what)
+    def _send_to(self, who: Who, kind: int, *values: Any) -> None:
+        self._send(who[0], kind, who[1], values)
 
-    def _send(self, conn: int, kind: int, number: int, what: tuple[Any, ...]) -> None:
+    def _send(self, conn: int, kind: int, number: int, values: tuple[Any, ...]) -> None:
         if conn == SELF:
-            self._hub.loop.call_soon(self._said, kind, number, _encode(what))
+            self._hub.loop.call_soon(self._deliver_here, kind, number, _encode(values))
         else:
-            self._hub.engine.node(conn, kind, number, _encode(what))
+            self._hub.engine.node(conn, kind, number, _encode(values))
 
-    def _said(self, kind: int, number: int, body: bytes) -> None:
+    def _deliver_here(self, kind: int, number: int, body: bytes) -> None:
         self._here(SELF, kind, number, body)
         self._hub.flush()
 

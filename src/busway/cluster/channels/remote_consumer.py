@@ -1,7 +1,8 @@
-"""Clients of this node at the channels of other nodes: a channel goes over the parts of its stream on all of them.
+"""Consumes from the channels of other nodes for clients of this node. A channel spans the parts of its stream.
 
-A driver. For each consumer here there is a seat at every other node that has the stream. When such a node says that it has something,
-and the consumer has room, it is asked for as many as fit; what the consumer says of them is passed on.
+The broker's channels call it for clients, and the mesh for frames and links. Each consumer here has a remote channel at
+every other node that has the stream. When such a node announces messages and the consumer has room, this node takes as
+many as fit. Acknowledgements of the consumer are forwarded.
 """
 
 import asyncio
@@ -31,28 +32,28 @@ T = TypeVar("T", bound=Hashable)
 
 
 def shares(free: int, parties: Sequence[T], turn: int) -> dict[T, int]:
-    """Divide so many places; with fewer places than parties the turn decides whose they are."""
+    """Divide `free` places among the parties. With fewer places than parties `turn` decides who gets one."""
     if free <= 0 or not parties:
         return {}
     each, over = divmod(free, len(parties))
-    at = turn % len(parties)
-    order = [*parties[at:], *parties[:at]]
-    return {one: each + (number < over) for number, one in enumerate(order) if each or number < over}
+    begin = turn % len(parties)
+    order = [*parties[begin:], *parties[:begin]]
+    return {party: each + (number < over) for number, party in enumerate(order) if each or number < over}
 
 
 log = logging.getLogger("busway.cluster")
 
 _RETRY: Final = 1.0
 _AGAIN: Final = 0.005
-_NOBODY: Final = -2
-"""In the place of a link that is gone."""
+_CLOSED: Final = -2
+"""Stands for a link that has ended."""
 _TAKE: Final = struct.Struct("<II")
 _ENTRY: Final = struct.Struct("<QIB3xI")
 _RENEW: Final = _ENTRY.pack(0, 0, What.RENEW, 0)
 _Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Spans: TypeAlias = list[tuple[_Offset, Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]]]
-Told: TypeAlias = Callable[[int, int, str], None]
-"""What is called with code, value and text of an answer."""
+Answered: TypeAlias = Callable[[int, int, str], None]
+"""Called with code, value and text of an answer."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _READ: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
@@ -66,7 +67,7 @@ _READ: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
 
 @dataclass(slots=True, eq=False)
 class _RemoteChannel:
-    """A consumer's place at another node."""
+    """The channel of one consumer at another node."""
 
     number: int
     part: RemoteStream
@@ -74,9 +75,9 @@ class _RemoteChannel:
     conn: int
     open: bool = False
     ready: bool = False
-    """That node has something."""
+    """That node has messages for this consumer."""
     granted: int = 0
-    """It was asked for so many, and has not answered yet."""
+    """Messages of a take that has no answer yet."""
     in_flight: int = 0
 
     @property
@@ -86,19 +87,21 @@ class _RemoteChannel:
 
 @dataclass(slots=True, eq=False)
 class _Consumer:
+    """A consumer of this node, with its remote channels."""
+
     who: Who
     join: Join
     driver: ChannelDriver
-    seats: dict[str, _RemoteChannel] = field(default_factory=dict)
+    remotes: dict[str, _RemoteChannel] = field(default_factory=dict)
     turn: int = 0
     takes: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     ending: set[int] = field(default_factory=set)
-    """Takes that were called off."""
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Takes that were cancelled."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class RemoteConsumers(NodeProtocolHandler):
-    """All consumers of this node that consume at others, too."""
+    """The consumers of this node that also consume at other nodes."""
 
     kinds = frozenset({ANSWERED, GIVEN, MORE, ENDED, MISSING})
 
@@ -108,8 +111,8 @@ class RemoteConsumers(NodeProtocolHandler):
         self._host = host
         self._parts = parts
         self._consumers: dict[Who, _Consumer] = {}
-        self._seats: dict[int, _RemoteChannel] = {}
-        self._calls: dict[int, tuple[int, _RemoteChannel, Told]] = {}
+        self._remotes: dict[int, _RemoteChannel] = {}
+        self._calls: dict[int, tuple[int, _RemoteChannel, Answered]] = {}
         self._last = 0
         self._takes = 0
         self._stopped = False
@@ -121,65 +124,65 @@ class RemoteConsumers(NodeProtocolHandler):
         """A client consumes a channel, or changes the window of its consumer."""
         if (known := self._consumers.get(who)) is not None:
             known.join = join
-            self._share(known)
+            self._divide(known)
             return
         consumer = self._consumers[who] = _Consumer(who, join, driver)
         for part in self._parts:
             if part.name == join.stream:
-                self._sit(consumer, part)
+                self._open(consumer, part)
 
     def left(self, who: Who, *, lost: bool = False) -> None:
         """A client left its channel, or its connection was lost."""
         if (consumer := self._consumers.pop(who, None)) is not None:
             for task in consumer.takes.values():
                 task.cancel()
-            for seat in list(consumer.seats.values()):
-                self._leave(seat, lost=lost)
+            for remote in list(consumer.remotes.values()):
+                self._close(remote, lost=lost)
 
     def settle(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
-        """It says what became of messages of another node, by an ACK or a NACK."""
+        """Forward an ACK or a NACK of a consumer to the node that has the messages."""
         consumer = self._consumers.get(who)
-        seat = None if consumer is None else consumer.seats.get(guid)
-        if seat is None or not seat.open:
-            text = "the node that has stored it can't be reached now; it may be handed out again"
+        remote = None if consumer is None else consumer.remotes.get(guid)
+        if remote is None or not remote.open:
+            text = "the node that stores the message can't be reached now; the message may be redelivered"
             self._hub.engine.result(who[0], call, Code.STORE_FAILED, 0, text)
             return
 
-        def told(code: int, value: int, text: str) -> None:
+        def answered(code: int, value: int, text: str) -> None:
             if self._consumers.get(who) is consumer:
                 self._hub.engine.result(who[0], call, code, value, text)
-                self._share(seat.consumer)
+                self._divide(remote.consumer)
 
-        self._ask(seat, kind, rest, told)
+        self._ask(remote, kind, rest, answered)
 
     def renew(self, who: Who) -> int:
-        """It is alive: renew the leases of its messages of other nodes; how many it has, or may be about to have."""
+        """Renew the leases of a consumer's messages of other nodes. Returns their number, with those being taken."""
         consumer = self._consumers.get(who)
         if consumer is None:
             return 0
-        for seat in consumer.seats.values():
-            if seat.open and seat.used:
-                self._ask(seat, ACK, _RENEW, lambda *_: None)
-        return sum(seat.used for seat in consumer.seats.values())
+        for remote in consumer.remotes.values():
+            if remote.open and remote.used:
+                self._ask(remote, ACK, _RENEW, lambda *_: None)
+        return sum(remote.used for remote in consumer.remotes.values())
 
     def settled_here(self, who: Who) -> None:
-        """It has said what became of messages of this node, so it may have room."""
-        if (consumer := self._consumers.get(who)) is not None and consumer.seats:
-            self._share(consumer)
+        """A consumer acknowledged messages of this node, so it may have room."""
+        if (consumer := self._consumers.get(who)) is not None and consumer.remotes:
+            self._divide(consumer)
 
     def more_here(self, who: Who) -> None:
-        """This node has more for one that takes."""
+        """This node has more messages for a consumer that takes."""
         if (consumer := self._consumers.get(who)) is not None:
-            consumer.news.set()
+            consumer.changed.set()
 
     def stop(self) -> None:
-        """Ask for nothing more."""
+        """Stop taking messages."""
         self._stopped = True
 
     # Takes.
 
     def take(self, who: Who, call: int, take: Take | int) -> bool:
-        """It takes some, here and elsewhere. False: that is for this node alone to deal with."""
+        """Take messages here and at other nodes. False: the local channel alone handles the take."""
         consumer = self._consumers.get(who)
         if consumer is None:
             return False
@@ -187,35 +190,37 @@ class RemoteConsumers(NodeProtocolHandler):
             if take not in consumer.takes:
                 return False
             consumer.ending.add(take)
-            consumer.news.set()
+            consumer.changed.set()
             return True
-        # Also if no other node is there: one may come while it waits.
+        # Also without another node: one may be linked while the take waits.
         if len(consumer.takes) >= (most := self._hub.settings.pending):
-            raise LimitExceeded(f"{most} takes wait already", code=Code.TOO_MANY_PENDING)
-        task = self._hub.loop.create_task(self._taken(consumer, call, take), name="busway take")
+            raise LimitExceeded(
+                f"{most} takes of this consumer wait already (setting pending)", code=Code.TOO_MANY_PENDING
+            )
+        task = self._hub.loop.create_task(self._take_all(consumer, call, take), name="busway take")
         consumer.takes[call] = task
         task.add_done_callback(lambda _: consumer.takes.pop(call, None))
         return True
 
-    async def _taken(self, consumer: _Consumer, call: int, take: Take) -> None:
+    async def _take_all(self, consumer: _Consumer, call: int, take: Take) -> None:
         loop, got = self._hub.loop, 0
         until = loop.time() + take.timeout
         try:
             while True:
-                consumer.news.clear()
+                consumer.changed.clear()
                 got += await self._take_here(consumer, take.most - got)
-                seats = [seat for seat in consumer.seats.values() if seat.ready and not seat.granted]
-                for seat in seats:
-                    if got < take.most and seat.ready and not seat.granted:  # it may have gone meanwhile
-                        got += await self._grant(seat, take.most - got)
+                remotes = [remote for remote in consumer.remotes.values() if remote.ready and not remote.granted]
+                for remote in remotes:
+                    if got < take.most and remote.ready and not remote.granted:  # the remote channel may have closed
+                        got += await self._grant(remote, take.most - got)
                 if got >= take.most or (got and not take.whole) or call in consumer.ending or loop.time() >= until:
                     break
-                if consumer.news.is_set():  # said by this very look: what is there can't be handed out yet
+                if consumer.changed.is_set():  # the takes above set it: messages can't be delivered yet
                     await asyncio.sleep(_AGAIN)
                     continue
                 try:
                     async with asyncio.timeout(None if until == inf else until - loop.time()):
-                        await consumer.news.wait()
+                        await consumer.changed.wait()
                 except TimeoutError:
                     continue
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
@@ -227,39 +232,41 @@ class RemoteConsumers(NodeProtocolHandler):
             self._hub.flush()
 
     async def _take_here(self, consumer: _Consumer, most: int) -> int:
-        told: asyncio.Future[int] = self._hub.loop.create_future()
-        self._takes -= 1  # numbers that no client gives
-        self._hub.channels.take_here(consumer.who, self._takes, most, _teller(told))
+        taken: asyncio.Future[int] = self._hub.loop.create_future()
+        self._takes -= 1  # numbers that no client uses
+        self._hub.channels.take_here(consumer.who, self._takes, most, _resolver(taken))
         self._hub.flush()
-        return await told
+        return await taken
 
-    async def _grant(self, seat: _RemoteChannel, most: int) -> int:
-        told: asyncio.Future[int] = self._hub.loop.create_future()
-        self._give(seat, most, _teller(told))
+    async def _grant(self, remote: _RemoteChannel, most: int) -> int:
+        taken: asyncio.Future[int] = self._hub.loop.create_future()
+        self._take_remote(remote, most, _resolver(taken))
         self._hub.flush()
-        return await told
+        return await taken
 
-    # Seats.
+    # Remote channels.
 
     def found(self, part: RemoteStream) -> None:
-        """A node has a part of a stream, or has it no longer."""
+        """The nodes that have a part of a stream have changed."""
         for consumer in list(self._consumers.values()):
             if consumer.join.stream == part.name:
-                self._sit(consumer, part)
+                self._open(consumer, part)
 
-    def _sit(self, consumer: _Consumer, part: RemoteStream) -> None:
-        conn = part.hander
-        seat = consumer.seats.get(part.guid)
+    def _open(self, consumer: _Consumer, part: RemoteStream) -> None:
+        conn = part.deliverer
+        remote = consumer.remotes.get(part.guid)
         if (
             conn is None
-            or (seat is not None and seat.conn == conn)
+            or (remote is not None and remote.conn == conn)
             or self._consumers.get(consumer.who) is not consumer
         ):
             return
-        if seat is not None:
-            self._leave(seat)
+        if remote is not None:
+            self._close(remote)
         self._last += 1
-        seat = consumer.seats[part.guid] = self._seats[self._last] = _RemoteChannel(self._last, part, consumer, conn)
+        remote = consumer.remotes[part.guid] = self._remotes[self._last] = _RemoteChannel(
+            self._last, part, consumer, conn
+        )
         machine, join = consumer.driver.machine, consumer.join
         asked = {
             "stream": join.stream,
@@ -271,94 +278,100 @@ class RemoteConsumers(NodeProtocolHandler):
             "settings": msgspec.to_builtins(machine.config, builtin_types=(bytes,)),
             "again": True,
         }
-        self._ask(seat, CHANNEL, _encode(asked), lambda code, _, text: self._seated(seat, code, text))
+        self._ask(remote, CHANNEL, _encode(asked), lambda code, _, text: self._opened(remote, code, text))
 
-    def _seated(self, seat: _RemoteChannel, code: int, text: str) -> None:
+    def _opened(self, remote: _RemoteChannel, code: int, text: str) -> None:
         if code == Code.OK:
-            seat.open = True
-        elif self._seats.get(seat.number) is seat:
-            log.info("no seat at the channel %r of node %s: %s", seat.consumer.join.channel, seat.part.guid[:8], text)
-            self._leave(seat)
-            self._hub.loop.call_later(_RETRY, self._sit, seat.consumer, seat.part)
+            remote.open = True
+        elif self._remotes.get(remote.number) is remote:
+            log.info(
+                "can't consume from channel %r at node %s now: %s",
+                remote.consumer.join.channel,
+                remote.part.guid[:8],
+                text,
+            )
+            self._close(remote)
+            self._hub.loop.call_later(_RETRY, self._open, remote.consumer, remote.part)
 
-    def _leave(self, seat: _RemoteChannel, *, lost: bool = False) -> None:
-        self._seats.pop(seat.number, None)
-        if seat.consumer.seats.get(seat.part.guid) is seat:
-            del seat.consumer.seats[seat.part.guid]
-        if seat.conn != _NOBODY:
+    def _close(self, remote: _RemoteChannel, *, lost: bool = False) -> None:
+        self._remotes.pop(remote.number, None)
+        if remote.consumer.remotes.get(remote.part.guid) is remote:
+            del remote.consumer.remotes[remote.part.guid]
+        if remote.conn != _CLOSED:
             self._last += 1
-            self._send(seat.conn, CONSUME, self._last, _encode((UNCHANNEL, seat.number, LOST if lost else b"")))
-            self._forget(seat)
-        self._share(seat.consumer)
+            self._send(remote.conn, CONSUME, self._last, _encode((UNCHANNEL, remote.number, LOST if lost else b"")))
+            self._fail_calls(remote)
+        self._divide(remote.consumer)
 
-    def _forget(self, seat: _RemoteChannel) -> None:
-        """Nothing more is heard of it."""
-        seat.conn, seat.open, seat.ready, seat.granted, seat.in_flight = _NOBODY, False, False, 0, 0
-        for number in [number for number, (_, one, _) in self._calls.items() if one is seat]:
-            _, _, told = self._calls.pop(number)
-            told(Code.STORE_FAILED, 0, "the node that has stored it is gone; it may be handed out again")
+    def _fail_calls(self, remote: _RemoteChannel) -> None:
+        """Close a remote channel and fail its open calls."""
+        remote.conn, remote.open, remote.ready, remote.granted, remote.in_flight = _CLOSED, False, False, 0, 0
+        for number in [number for number, (_, channel, _) in self._calls.items() if channel is remote]:
+            _, _, answered = self._calls.pop(number)
+            text = "the link to the node that stores the message has ended; the message may be redelivered"
+            answered(Code.STORE_FAILED, 0, text)
 
     # Links.
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002 - it is the same whenever
-        for seat in [seat for seat in self._seats.values() if seat.conn == conn]:
-            self._seats.pop(seat.number, None)
-            if seat.consumer.seats.get(seat.part.guid) is seat:
-                del seat.consumer.seats[seat.part.guid]
-            self._forget(seat)
-            self._share(seat.consumer)
+        for remote in [remote for remote in self._remotes.values() if remote.conn == conn]:
+            self._remotes.pop(remote.number, None)
+            if remote.consumer.remotes.get(remote.part.guid) is remote:
+                del remote.consumer.remotes[remote.part.guid]
+            self._fail_calls(remote)
+            self._divide(remote.consumer)
 
     def room(self, conn: int) -> None:
         for who, consumer in self._consumers.items():
-            if who[0] == conn and consumer.seats:
-                self._share(consumer)
+            if who[0] == conn and consumer.remotes:
+                self._divide(consumer)
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
         try:
-            said = _READ[kind].decode(body)
+            values = _READ[kind].decode(body)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise Stranger(f"a seat: {error}") from error
+            raise Stranger(f"invalid frame for a remote consumer: {error}") from error
         if kind == ANSWERED:
-            self._answered(conn, number, *said)
+            self._answered(conn, number, *values)
             return
-        seat = self._seats.get(number)
-        if seat is None or seat.conn != conn:
-            return  # left meanwhile
+        remote = self._remotes.get(number)
+        if remote is None or remote.conn != conn:
+            return  # it was closed
         if kind == GIVEN:
-            self._given(seat, *said)
+            self._received(remote, *values)
         elif kind == MORE:
-            seat.ready, (seat.in_flight,) = True, said
-            seat.consumer.news.set()
-            self._share(seat.consumer)
+            remote.ready, (remote.in_flight,) = True, values
+            remote.consumer.changed.set()
+            self._divide(remote.consumer)
         elif kind == MISSING:
-            self._hub.engine.tell_gap(*seat.consumer.who, seat.part.number, *said)
+            self._hub.engine.tell_gap(*remote.consumer.who, remote.part.number, *values)
         else:
-            self._seats.pop(seat.number, None)
-            seat.consumer.seats.pop(seat.part.guid, None)
-            self._forget(seat)
-            self._hub.loop.call_later(_RETRY, self._sit, seat.consumer, seat.part)
+            self._remotes.pop(remote.number, None)
+            remote.consumer.remotes.pop(remote.part.guid, None)
+            self._fail_calls(remote)
+            self._hub.loop.call_later(_RETRY, self._open, remote.consumer, remote.part)
 
     def _answered(self, conn: int, call: int, number: int, code: int, value: int, text: str, in_flight: int) -> None:
-        link, seat, told = self._calls.pop(call, (_NOBODY, None, None))
-        if seat is None or told is None or link != conn or seat.number != number:
-            return  # left meanwhile
-        seat.in_flight = in_flight
-        told(code, value, text)
+        link, remote, answered = self._calls.pop(call, (_CLOSED, None, None))
+        if remote is None or answered is None or link != conn or remote.number != number:
+            return  # it was closed
+        remote.in_flight = in_flight
+        answered(code, value, text)
 
-    def _given(self, seat: _RemoteChannel, deliveries: int, spans: "_Spans", records: bytes) -> None:
-        who = seat.consumer.who
+    def _received(self, remote: _RemoteChannel, deliveries: int, spans: "_Spans", records: bytes) -> None:
+        who = remote.consumer.who
         try:
             block = Block(records)
         except ValueError as error:
-            raise Stranger(f"records for a seat: {error}") from error
-        left = self._hub.engine.hand_records(*who, seat.part.number, block, spans, deliveries)[1]
-        if left:  # by the clock here they have expired
-            self._ask(seat, ACK, b"".join(_ENTRY.pack(start, count, 0, 0) for start, count in left), lambda *_: None)
+            raise Stranger(f"invalid records for a remote consumer: {error}") from error
+        left = self._hub.engine.hand_records(*who, remote.part.number, block, spans, deliveries)[1]
+        if left:  # they have expired by this node's clock
+            self._ask(remote, ACK, b"".join(_ENTRY.pack(start, count, 0, 0) for start, count in left), lambda *_: None)
 
-    def _ask(self, seat: _RemoteChannel, kind: int, rest: bytes, told: Told) -> None:
+    def _ask(self, remote: _RemoteChannel, kind: int, rest: bytes, answered: Answered) -> None:
         self._last += 1
-        self._calls[self._last] = seat.conn, seat, told
-        self._send(seat.conn, CONSUME, self._last, _encode((kind, seat.number, rest)))
+        self._calls[self._last] = remote.conn, remote, answered
+        self._send(remote.conn, CONSUME, self._last, _encode((kind, remote.number, rest)))
 
     def _send(self, conn: int, kind: int, number: int, body: bytes) -> None:
         if conn == SELF:
@@ -366,43 +379,45 @@ class RemoteConsumers(NodeProtocolHandler):
         else:
             self._hub.engine.node(conn, kind, number, body)
 
-    # Places.
+    # Window.
 
-    def _share(self, consumer: _Consumer) -> None:
-        """Whoever has something gets its share of the places that the consumer has free."""
+    def _divide(self, consumer: _Consumer) -> None:
+        """Divide the free places in a consumer's window among the nodes that have messages."""
         window, who, machine = consumer.join.window, consumer.who, consumer.driver.machine
         if not window or self._stopped or self._consumers.get(who) is not consumer:
             return
-        here = machine.count_in_flight(who)
-        far = sum(seat.used for seat in consumer.seats.values())
-        ready = [seat for seat in consumer.seats.values() if seat.ready and seat.open and not seat.granted]
+        local_count = machine.count_in_flight(who)
+        remote_count = sum(remote.used for remote in consumer.remotes.values())
+        ready = [remote for remote in consumer.remotes.values() if remote.ready and remote.open and not remote.granted]
         if ready and not self._hub.engine.has_room(*who):
             self._hub.engine.want_room(*who)
             return
         if not ready:
-            self._hub.channels.window(who, max(window - far, 0))
+            self._hub.channels.window(who, max(window - remote_count, 0))
             return
         parties: list[_RemoteChannel | None] = [*ready, None] if machine.more else [*ready]
-        given = shares(window - here - far, parties, consumer.turn)
+        divided = shares(window - local_count - remote_count, parties, consumer.turn)
         consumer.turn += 1
-        for seat in ready:
-            if count := given.get(seat, 0):
-                self._give(seat, count, lambda _: self._share(consumer))
-        self._hub.channels.window(who, here + given.get(None, 0))
+        for remote in ready:
+            if count := divided.get(remote, 0):
+                self._take_remote(remote, count, lambda _: self._divide(consumer))
+        self._hub.channels.window(who, local_count + divided.get(None, 0))
 
-    def _give(self, seat: _RemoteChannel, most: int, got: Callable[[int], object]) -> None:
-        seat.granted, seat.ready = most, False
+    def _take_remote(self, remote: _RemoteChannel, most: int, got: Callable[[int], object]) -> None:
+        remote.granted, remote.ready = most, False
 
-        def told(code: int, value: int, text: str) -> None:  # noqa: ARG001 - one signature
-            seat.granted = 0
+        def answered(code: int, value: int, text: str) -> None:  # noqa: ARG001 - one signature
+            remote.granted = 0
             got(value if code == Code.OK else 0)
 
-        self._ask(seat, TAKE, _TAKE.pack(most, 0), told)
+        self._ask(remote, TAKE, _TAKE.pack(most, 0), answered)
 
 
-def _teller(future: "asyncio.Future[int]") -> Callable[[int], None]:
-    def tell(got: int) -> None:
-        if not future.done():  # whoever waited may have gone
+def _resolver(future: "asyncio.Future[int]") -> Callable[[int], None]:
+    """A callback that sets the result of a future, unless that is cancelled."""
+
+    def resolve(got: int) -> None:
+        if not future.done():
             future.set_result(got)
 
-    return tell
+    return resolve

@@ -24,9 +24,7 @@ log = logging.getLogger("busway.cluster")
 class ChannelRecovery:
     """Recovery of the channels of one broker."""
 
-    def __init__(
-        self, hub: "Hub", send: Callable[[int, Word], None], removed: Callable[[str, str], int]
-    ) -> None:
+    def __init__(self, hub: "Hub", send: Callable[[int, Word], None], removed: Callable[[str, str], int]) -> None:
         """`removed` returns when a channel of a stream was removed, or 0."""
         self._hub = hub
         self._removed = removed

@@ -90,7 +90,7 @@ class PrimaryDriver(NodeProtocolHandler):
         notice: Callable[[str, dict[str, Any]], object],
         stopping: Callable[[str], bool],
     ) -> None:
-        """`notice` gets an event such as `mirror` or `unmirrored`; `stopping` is whether a node has announced that it stops."""
+        """`notice` gets events such as `mirror`; `stopping` returns whether a node has announced that it stops."""
         self._hub = hub
         self.known = known
         self.noting = progress
@@ -557,4 +557,3 @@ class PrimaryDriver(NodeProtocolHandler):
         }
         behind = sum(max(one.log.written - one.have, 0) for one in primary.streams.values())
         return {"name": node.name, "guid": node.guid, "behind": behind, "flying": primary.flying, "streams": streams}
-

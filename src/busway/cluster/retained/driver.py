@@ -1,6 +1,6 @@
-"""Kept messages between nodes: tells the others what is kept here, and keeps what they tell.
+"""Replicates retained messages between nodes: sends this node's to the others, and stores theirs.
 
-A driver over keepsakes.py, for the links of one hub.
+The broker's retained messages call it for local changes, and the mesh for frames and links. The rules are in `replica`.
 """
 
 import logging
@@ -28,130 +28,130 @@ _PORTION: Final = 256 * KiB
 _FRAME: Final = 16
 """Bytes of a PUBLISH before its body."""
 _AHEAD: Final = 4 * MiB
-"""Bytes that may wait for a link before it is told more of what was kept when it came."""
+"""Bytes that may wait in the outbox of a new link before it gets more messages."""
 
 
 class RetainedDriver(NodeProtocolHandler, RetainedPeers):
-    """What is kept by the nodes of a cluster, seen from one of them."""
+    """The retained messages of a cluster, at one of its nodes."""
 
     kinds = frozenset({KEPT})
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        self._keepsakes = RetainedReplica(hub.settings.grace)
+        self._replica = RetainedReplica(hub.settings.grace)
         self._links: dict[int, str] = {}
         self._frames: dict[int, int] = {}
-        """The longest message that the node of a link takes."""
-        self._telling: dict[int, Iterator[Word]] = {}
+        """The longest message that the node of a link accepts."""
+        self._unsent: dict[int, Iterator[Word]] = {}
         self._clients: dict[tuple[int, str], int] = {}
 
-    # What happens here.
+    # Changes at this node.
 
     def prepare(self) -> None:
         """The broker's pins are loaded: remember which ones were removed."""
         for key, since in self._hub.retained.marks.items():
-            self._keepsakes.taken_back(key, since)
+            self._replica.taken_back(key, since)
 
     def added(self, message: RetainedMessage) -> None:
         """A client of this node has posted or pinned something."""
         if message.flags & POST:
-            self._keepsakes.own(message.key)
-        self._tell_all(put(message))
+            self._replica.own(message.key)
+        self._broadcast(put(message))
 
     def removed_since(self, key: Key) -> Version | None:
-        """Since when the pin with this key is taken back, at any node; None: it is not."""
-        return self._keepsakes.mark(key)
+        """The version at which a pin was removed at any node; None: it was not."""
+        return self._replica.mark(key)
 
     def at_another_node(self, key: Key) -> bool:
-        """The client of this post is gone here; whether it is at another node, and its post with it."""
-        if not self._keepsakes.disown(key):
+        """A client of this node is gone. Returns whether another node has the client and its post."""
+        if not self._replica.disown(key):
             return False
         owner, topic, fields = key
-        self._tell_all(Drop(owner, topic, fields, (0, 0, 0)))
+        self._broadcast(Drop(owner, topic, fields, (0, 0, 0)))
         return True
 
     def removed(self, gone: Sequence[RetainedMessage], by: RetainedMessage | None = None) -> None:
-        """Messages are retained no longer: `by` removed them, or their client has gone."""
+        """Messages are not retained any more: `by` removed them, or their client is gone."""
         when = None if by is None else version(by)
-        for one in gone:
-            owner, topic, fields = one.key
-            # The clock of who took it back may be behind that of who kept it.
-            since = version(one) if when is None else max(when, version(one))
-            if one.flags & PIN:
-                self._keepsakes.taken_back(one.key, since)
+        for message in gone:
+            owner, topic, fields = message.key
+            # The clock of the remover may be behind that of the sender.
+            since = version(message) if when is None else max(when, version(message))
+            if message.flags & PIN:
+                self._replica.taken_back(message.key, since)
             else:
-                self._keepsakes.disown(one.key)
-            self._tell_all(Drop(owner, topic, fields, since))
+                self._replica.disown(message.key)
+            self._broadcast(Drop(owner, topic, fields, since))
 
-    # What links do.
+    # Links.
 
     def opened(self, conn: int, node: Node) -> None:
-        """A link: tell it everything, in portions."""
+        """A link is open: send the full list in portions."""
         self._links[conn], self._frames[conn] = node.guid, node.frame
-        self._keepsakes.come(node.guid)
-        self._tell(conn, self._keepsakes.mine(self._hub.retained.box))
+        self._replica.come(node.guid)
+        self._send(conn, self._replica.mine(self._hub.retained.box))
 
     def room(self, conn: int) -> None:
-        """Little waits for a link: it is told more."""
-        words = self._telling.get(conn)
+        """A link has room: send more messages."""
+        words = self._unsent.get(conn)
         while words is not None and self._hub.engine.pending(conn) < _AHEAD:
-            size, some = 0, list[Word]()
-            for told in islice(words, 4096):
-                some.append(word := self._fit(conn, told))
+            size, batch = 0, list[Word]()
+            for unsent in islice(words, 4096):
+                batch.append(word := self._fit(conn, unsent))
                 size += len(word.body) if isinstance(word, Put) else 100
                 if size >= _PORTION:
                     break
-            if not some:
-                del self._telling[conn]
+            if not batch:
+                del self._unsent[conn]
                 return
-            self._hub.engine.node(conn, KEPT, 0, pack(some))
+            self._hub.engine.node(conn, KEPT, 0, pack(batch))
         if words is not None:
             self._hub.engine.want_room(conn)
 
     def closed(self, conn: int, now: float) -> None:
-        self._telling.pop(conn, None)
+        self._unsent.pop(conn, None)
         self._frames.pop(conn, None)
         if (guid := self._links.pop(conn, None)) is not None:
-            self._keepsakes.went(guid, now)
+            self._replica.went(guid, now)
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:  # noqa: ARG002 - one kind, no numbers
-        """A node tells what it keeps. Raises Stranger."""
+        """Handle changes of another node. Raises Stranger."""
         guid = self._links[conn]
-        back: list[Word] = []
+        answers: list[Word] = []
         for word in read(body):
             match word:
                 case Put():
-                    back += self._put(conn, guid, word)
+                    answers += self._put(conn, guid, word)
                 case Drop():
                     old = self._hub.retained.box.get(word.key)
-                    if isinstance(word.owner, str) and self._keepsakes.new_mark(word, old):
+                    if isinstance(word.owner, str) and self._replica.new_mark(word, old):
                         self._hub.retained.mark_far(word.key, word.version)
-                    if self._keepsakes.told_drop(guid, word, old):
+                    if self._replica.told_drop(guid, word, old):
                         self._hub.retained.take_far(word.key)
                 case All():
-                    self._withdraw(self._keepsakes.told_all(guid))
-                case Sum() if conn not in self._telling and word.pins != sum_of(self._hub.retained.box).pins:
-                    self._tell(conn, self._all_pins(answer=not word.answer))
-        if back:
-            self._hub.engine.node(conn, KEPT, 0, pack(back))
+                    self._withdraw(self._replica.told_all(guid))
+                case Sum() if conn not in self._unsent and word.pins != sum_of(self._hub.retained.box).pins:
+                    self._send(conn, self._all_pins(answer=not word.answer))
+        if answers:
+            self._hub.engine.node(conn, KEPT, 0, pack(answers))
 
     def expire(self, now: float) -> None:
-        if (due := self._keepsakes.deadline()) is not None and due <= now:
-            self._withdraw(self._keepsakes.expire(now))
-            self._tell_all(sum_of(self._hub.retained.box))
+        if (due := self._replica.deadline()) is not None and due <= now:
+            self._withdraw(self._replica.expire(now))
+            self._broadcast(sum_of(self._hub.retained.box))
 
     def deadline(self) -> float | None:
-        return self._keepsakes.deadline()
+        return self._replica.deadline()
 
     # Inside.
 
-    def _tell(self, conn: int, words: Iterator[Word]) -> None:
-        self._telling[conn] = words
+    def _send(self, conn: int, words: Iterator[Word]) -> None:
+        self._unsent[conn] = words
         self.room(conn)
 
     def _all_pins(self, *, answer: bool) -> Iterator[Word]:
         box = self._hub.retained.box
-        yield from self._keepsakes.pins(box)
+        yield from self._replica.pins(box)
         if answer:
             yield Sum(sum_of(box).pins, answer=True)
 
@@ -165,15 +165,15 @@ class RetainedDriver(NodeProtocolHandler, RetainedPeers):
         try:
             new = word.kept(self._clients[sender])
         except (struct.error, msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
-            raise Stranger(f"a kept message on {word.topic!r} that is none: {error}") from error
+            raise Stranger(f"invalid retained message on {word.topic!r}: {error}") from error
         box = self._hub.retained.box
         old = box.get(new.key)
-        match self._keepsakes.told_put(guid, new, old):
+        match self._replica.told_put(guid, new, old):
             case "keep":
                 self._hub.retained.put_far(new)
             case "mine" if old is not None:
                 return [self._fit(conn, put(old))]
-            case "mine" if (since := self._keepsakes.mark(new.key)) is not None:
+            case "mine" if (since := self._replica.mark(new.key)) is not None:
                 owner, topic, fields = new.key
                 return [Drop(owner, topic, fields, since)]
         return []
@@ -182,19 +182,19 @@ class RetainedDriver(NodeProtocolHandler, RetainedPeers):
         for key in keys:
             self._hub.retained.take_far(key)
 
-    def _tell_all(self, word: Word) -> None:
+    def _broadcast(self, word: Word) -> None:
         if self._links:
             packed = pack([word])
             for conn in self._links:
                 fit = self._fit(conn, word)
-                # In its place among the messages that clients of this node publish.
+                # Ordered, so that it keeps its position among the messages of this node's clients.
                 self._hub.engine.node(conn, KEPT, 0, packed if fit is word else pack([fit]), ordered=True)
 
     def _fit(self, conn: int, word: Word) -> Word:
-        """As the node of a link takes it: of what is too long for it, it hears only that what was there before is gone."""
+        """The message for a link. If it is too long for that node, only the removal of the previous one is sent."""
         if not isinstance(word, Put) or _FRAME + len(word.body) <= self._frames[conn]:
             return word
         kept = word.kept(0)
         time, session, number = version(kept)
-        # Just before this one, so that no node takes this one back.
+        # The version just before this one, so that no node removes this one.
         return Drop(*kept.key, (time, session, number - 1))

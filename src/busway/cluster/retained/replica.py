@@ -1,8 +1,8 @@
-"""What is kept all over the cluster: posts live with the node of their client, pins are everybody's.
+"""The rules for retained messages in a cluster: posts belong to the node of their client, pins to all nodes.
 
-A machine: it knows which kept message came from which node, and says what follows from what nodes tell. Of two pins with one key the
-later one counts, by the time of its sender (or what it follows, if that clock is ahead) and then by its id; a pin that was taken back leaves a mark for a while, so that a node that
-was away does not bring it back. Posts of a node that is gone are withdrawn after a time of grace, as those of a client are.
+`driver` calls this module for each local change and each message of another node. Of two pins with one key the later
+version wins. A removed pin leaves a mark for a while, so that a node that was away does not restore it. Posts of a lost
+node are removed after the grace period, like those of a lost client. Without input or output.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,11 +17,11 @@ from busway.broker.retained.store import Key, RetainedMessage, Version
 from busway.cluster.node import Stranger
 
 MOST: Final = 1_048_576
-"""Kept messages that one node may tell of."""
+"""Retained messages accepted from one node."""
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Something is kept."""
+    """A message is retained."""
 
     session: int
     name: str
@@ -29,13 +29,13 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag=1):
     topic: str
     body: bytes
     served: tuple[str, ...] = ()
-    """Groups of which a member has got it already."""
+    """Groups of which a member has received the message."""
     added: dict[str, Any] = {}
-    """The fields of the server where it was sent."""
+    """The address fields of the server that received the message."""
     since: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     def kept(self, client: int) -> RetainedMessage:
-        """The message, of a sender with this number. Raises for what is none."""
+        """The retained message, with this number for its sender. Raises ValueError and others if it is invalid."""
         kept = RetainedMessage(
             client, self.session, self.name, self.flags, self.topic, self.body, self.served, since=self.since
         )
@@ -44,7 +44,7 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Drop(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """It is kept no longer; a pin since this version."""
+    """A message is not retained any more. For a pin `version` is that of its removal."""
 
     owner: int | str
     topic: str
@@ -57,13 +57,14 @@ class Drop(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class All(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """These were all that the node keeps."""
+    """The node has sent all its retained messages."""
 
 
 class Sum(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """All pins of the node in one number. Who has another one tells everything: a node that is gone may have told only some of the others of a pin.
+    """The checksum of all pins of the node. A node with another checksum sends all its pins.
 
-    And its own number behind that, as an answer: it may lack some itself.
+    Pins can differ after a lost node reached some nodes only. The checksum that follows as an answer covers pins that
+    the answering node lacks.
     """
 
     pins: int
@@ -83,95 +84,99 @@ def pack(words: Iterable[Word]) -> bytes:
 
 
 def read(packed: bytes) -> list[Word]:
-    """What a node says. Raises Stranger."""
+    """Decode and check messages of another node. Raises Stranger."""
     try:
         words = _decoder.decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Stranger(f"not a list of kept messages: {error}") from error
+        raise Stranger(f"not a list of retained messages: {error}") from error
     for word in words:
         if isinstance(word, Put):
             if len(word.body) < _HEAD or word.flags & ~(POST | PIN | FIELDS) or not 0 < word.session < 1 << 64:
-                raise Stranger("a kept message that is none")
+                raise Stranger("invalid retained message")
             if bool(word.flags & POST) == bool(word.flags & PIN):
-                raise Stranger("a kept message is either a post or a pin")
+                raise Stranger("a retained message must be either a post or a pin")
     return words
 
 
 def version(kept: RetainedMessage) -> Version:
+    """The version of a retained message."""
     return kept.version
 
 
 def sum_of(kept: Iterable[RetainedMessage]) -> Sum:
+    """The checksum of the pins among these messages."""
     total = 0
-    for one in kept:
-        if one.flags & PIN:
-            total ^= int.from_bytes(blake2b(_encoder.encode((*one.key, *version(one))), digest_size=7).digest())
+    for message in kept:
+        if message.flags & PIN:
+            packed = _encoder.encode((*message.key, *version(message)))
+            total ^= int.from_bytes(blake2b(packed, digest_size=7).digest())
     return Sum(total)
 
 
 def put(kept: RetainedMessage) -> Put:
+    """The message that announces a retained message to other nodes."""
     return Put(kept.session, kept.name, kept.flags, kept.topic, kept.body, kept.served, kept.added, kept.since)
 
 
 class RetainedReplica:
-    """Where what is kept here came from, and what was taken back."""
+    """The origin of each post at this node, and the marks of removed pins."""
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
-        self._ours: dict[Key, None] = {}
+        self._own: dict[Key, None] = {}
         """Posts of clients of this node."""
         self._origins: dict[Key, dict[str, None]] = {}
-        """The nodes that have told of a post. A client that goes from one to another is at two for a while: none of them can know that."""
+        """The nodes that have a post. A client that moves to another node has its posts at both for a while."""
         self._of: dict[str, dict[Key, None]] = {}
         self._seen: dict[str, set[Key]] = {}
-        """Of nodes that are telling everything: what they have told so far."""
-        self._gone: dict[str, float] = {}
+        """By node that is sending its full list: the keys received so far."""
+        self._lost: dict[str, float] = {}
         self._marks: dict[Key, Version] = {}
 
-    # What happens here.
+    # Changes at this node.
 
     def own(self, key: Key) -> None:
-        """A client of this node keeps it now."""
-        self._ours[key] = None
+        """A client of this node has posted this message."""
+        self._own[key] = None
 
     def disown(self, key: Key) -> bool:
-        """No client of this node keeps it any more, for it has taken it back or is gone; whether one of another node does."""
-        self._ours.pop(key, None)
+        """A client of this node has removed its post, or is gone. Returns whether another node has the post."""
+        self._own.pop(key, None)
         return key in self._origins
 
     def taken_back(self, key: Key, when: Version) -> None:
-        """A pin was taken back here."""
+        """A pin was removed at this node."""
         self._marks.pop(key, None)
         self._marks[key] = when
         while len(self._marks) > MARKS:
             del self._marks[next(iter(self._marks))]
 
     def mine(self, kept: Iterable[RetainedMessage]) -> Iterator[Word]:
-        """What a node that has come is told: posts of clients of this one, and all pins, also those that were taken back."""
-        for one in list(kept):
-            if one.flags & PIN or one.key in self._ours:
-                yield put(one)
-        yield from self._taken_back()
+        """The full list for a new link: posts of this node's clients, all pins, and marks of removed pins."""
+        for message in list(kept):
+            if message.flags & PIN or message.key in self._own:
+                yield put(message)
+        yield from self._removals()
         yield All()
 
     def pins(self, kept: Iterable[RetainedMessage]) -> Iterator[Word]:
-        """Of that the pins."""
-        yield from (put(one) for one in list(kept) if one.flags & PIN)
-        yield from self._taken_back()
+        """All pins, and marks of removed pins."""
+        yield from (put(message) for message in list(kept) if message.flags & PIN)
+        yield from self._removals()
 
-    def _taken_back(self) -> Iterator[Word]:
+    def _removals(self) -> Iterator[Word]:
         for (owner, topic, fields), when in list(self._marks.items()):
             yield Drop(owner, topic, fields, when)
 
-    # What other nodes tell.
+    # Messages of other nodes.
 
     def come(self, guid: str) -> None:
-        """There is a link to it: it tells everything anew."""
-        self._gone.pop(guid, None)
+        """A link to a node is open. The node sends its full list."""
+        self._lost.pop(guid, None)
         self._seen[guid] = set()
 
     def told_put(self, guid: str, new: RetainedMessage, old: RetainedMessage | None) -> Literal["keep", "mine", "no"]:
-        """A node keeps something: keep it, too; or what is here counts, and the node should hear that; or nothing."""
+        """A node retains a message. "keep": retain it here. "mine": send this node's version back. "no": ignore it."""
         key = new.key
         if len(self._of.get(guid, ())) >= MOST:
             return "no"
@@ -190,7 +195,7 @@ class RetainedReplica:
         return "no" if old is not None and version(old) >= version(new) else "keep"
 
     def told_drop(self, guid: str, word: Drop, old: RetainedMessage | None) -> bool:
-        """A node keeps something no longer; whether that is the end of it here."""
+        """A node does not retain a message any more. Returns whether to remove it here."""
         key = word.key
         if isinstance(word.owner, str):
             if self._marks.get(key, _NEVER) < word.version:
@@ -199,38 +204,38 @@ class RetainedReplica:
         return self._forget(guid, key) and old is not None
 
     def told_all(self, guid: str) -> list[Key]:
-        """A node has told everything; the posts that it had told before and has no more."""
+        """A node has sent its full list. Returns the posts that are to be removed here."""
         seen = self._seen.pop(guid, set())
         stale = [key for key in self._of.get(guid, {}) if key not in seen]
         return [key for key in stale if self._forget(guid, key)]
 
     def went(self, guid: str, now: float) -> None:
-        """Its link is gone."""
+        """The link to a node has ended."""
         self._seen.pop(guid, None)
-        self._gone[guid] = now + self._grace
+        self._lost[guid] = now + self._grace
 
     def expire(self, now: float) -> list[Key]:
-        """The posts of nodes that are gone for longer than the time of grace."""
-        over = [guid for guid, end in self._gone.items() if end <= now]
-        for guid in over:
-            del self._gone[guid]
-        told = [(guid, key) for guid in over for key in self._of.get(guid, {})]
-        return [key for guid, key in told if self._forget(guid, key)]
+        """Returns the posts of nodes that were lost longer ago than the grace period."""
+        expired = [guid for guid, end in self._lost.items() if end <= now]
+        for guid in expired:
+            del self._lost[guid]
+        posts = [(guid, key) for guid in expired for key in self._of.get(guid, {})]
+        return [key for guid, key in posts if self._forget(guid, key)]
 
     def mark(self, key: Key) -> Version | None:
-        """Since when a pin is taken back; None: it is not."""
+        """The version at which a pin was removed; None: it was not."""
         return self._marks.get(key)
 
     def new_mark(self, word: Drop, old: RetainedMessage | None) -> bool:
-        """Whether a node tells something new of a pin that was taken back, and no later one is here."""
+        """Whether the removal of a pin is new, and no later pin is here."""
         later = old is not None and version(old) > word.version
         return not later and self._marks.get(word.key, _NEVER) < word.version
 
     def deadline(self) -> float | None:
-        return min(self._gone.values(), default=None)
+        return min(self._lost.values(), default=None)
 
     def _forget(self, guid: str, key: Key) -> bool:
-        """That node has this post no longer; whether nobody has it."""
+        """A node has lost a post. Returns whether no node has it any more."""
         nodes = self._origins.get(key, {})
         if guid not in nodes:
             return False
@@ -240,4 +245,4 @@ class RetainedReplica:
         if nodes:
             return False
         del self._origins[key]
-        return key not in self._ours
+        return key not in self._own
