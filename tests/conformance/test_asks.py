@@ -100,7 +100,7 @@ async def test_an_ask_that_takes_too_long_is_cancelled_reported_and_a_no(
         assert gate.cancelled == 1
         (error,) = errors
         assert isinstance(error, busway.Timeout)
-        assert str(error) == "ask was cancelled: it did not say within 0.05 s whether 's' is willing"
+        assert str(error) == "ask was cancelled: the function of 's' did not return within 0.05 s"
         assert bus.errors == 1
         await until(lambda: not service._asks)
         assert (await within(client.request("s"))).payload == b"yes", "there is room for the next"

@@ -1,7 +1,8 @@
-"""Whether a shared service would take a request: its `ask` is called, within bounds, and the broker is told.
+"""The `ask` function of a shared service: calls it for each ASK of the broker, and sends the answer.
 
-At most so many ask at a time as there may be requests at work, since who is busy is not willing, and each for ten seconds at
-most. What is under way ends with the service, and with the connection it came by.
+Service owns AskCallbacks. As many calls run at a time as the service's concurrency allows, each for at most ten
+seconds; beyond that the service is not willing. Running calls end with the service and with the connection of their
+ASK.
 """
 
 import asyncio
@@ -17,14 +18,14 @@ from busway.client.connection.registration import EAGER
 from busway.errors import Code, Timeout
 
 Willing: TypeAlias = Callable[[Message], bool] | Callable[[Message], Awaitable[bool]]
-"""Says whether a service would take a request."""
+"""A user's function that returns whether a service is willing to take a request."""
 
 LIMIT: Final = 10.0
-"""Seconds that one ask may take."""
+"""Seconds that one call of `ask` may take."""
 
 
 class AskCallbacks:
-    """What one service is being asked."""
+    """The calls of `ask` of one service."""
 
     def __init__(self, core: Core, topic: str, ask: Willing | None, most: int) -> None:
         self.wanted = ask is not None
@@ -34,68 +35,68 @@ class AskCallbacks:
         self._most = most
         self._tasks: set[asyncio.Task[None]] = set()
         self._connection: Connection | None = None
-        """The one whose end is listened for."""
-        self._over = False
+        """The connection whose end cancels the calls."""
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def asked(self, connection: Connection, call: int, message: Message) -> None:
-        """The broker wants to know whether a request would be taken."""
-        if self._over or len(self._tasks) >= self._most:
-            self._say(connection, call, False)
+        """Answer an ASK, which may need a task."""
+        if self._closed or len(self._tasks) >= self._most:
+            self._answer(connection, call, False)
             return
         try:
-            said = True if self._ask is None else self._ask(message)
+            willing = True if self._ask is None else self._ask(message)
         except Exception as error:  # noqa: BLE001, reported
             self._core.report(error, "ask", self._topic)
-            said = False
-        if not inspect.isawaitable(said):
-            self._say(connection, call, said)
+            willing = False
+        if not inspect.isawaitable(willing):
+            self._answer(connection, call, willing)
             return
-        self._listen(connection)
-        task = asyncio.Task(self._wait(connection, call, said), loop=self._core.loop, **EAGER)
+        self._watch(connection)
+        task = asyncio.Task(self._wait(connection, call, willing), loop=self._core.loop, **EAGER)
         if not task.done():
             self._tasks.add(task)
-            task.add_done_callback(partial(self._ended, said))
+            task.add_done_callback(partial(self._finished, willing))
 
     def close(self) -> "set[asyncio.Task[None]]":
-        """Say no from now on; what is still under way, to be cancelled."""
-        self._over = True
+        """Refuse every ASK from now on. Returns the running calls, which the caller cancels."""
+        self._closed = True
         if self._connection is not None:
             self._connection.ended.remove_done_callback(self._lost)
             self._connection = None
         return set(self._tasks)
 
-    def _ended(self, asking: Awaitable[object], task: "asyncio.Task[None]") -> None:
+    def _finished(self, asking: Awaitable[object], task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if inspect.iscoroutine(asking):
-            asking.close()  # if the task was cancelled before its first step, nobody has awaited it
+            asking.close()  # a task that was cancelled before its first step has not awaited it
 
     async def _wait(self, connection: Connection, call: int, asking: Awaitable[object]) -> None:
-        said: object = False
+        willing: object = False
         limit = asyncio.timeout(LIMIT)
         try:
             async with limit:
-                said = await asking
+                willing = await asking
         except TimeoutError as error:
             if not limit.expired():
                 self._core.report(error, "ask", self._topic)
         except Exception as error:  # noqa: BLE001, reported
             self._core.report(error, "ask", self._topic)
         finally:
-            if limit.expired():  # also one that would not be cancelled and said something later
-                said = False
-                text = f"ask was cancelled: it did not say within {LIMIT:g} s whether {self._topic!r} is willing"
+            if limit.expired():  # also if it ignored the cancellation and returned later
+                willing = False
+                text = f"ask was cancelled: the function of {self._topic!r} did not return within {LIMIT:g} s"
                 self._core.report(Timeout(text), "ask", self._topic)
-            self._say(connection, call, said)
+            self._answer(connection, call, willing)
 
-    def _say(self, connection: Connection, call: int, willing: object) -> None:
+    def _answer(self, connection: Connection, call: int, willing: object) -> None:
         if connection is self._core.connection and not connection.over:
             self._core.session.accept(call, Code.OK if willing else Code.REFUSED)
 
-    def _listen(self, connection: Connection) -> None:
-        """With the connection everything that came by it is to end: nobody waits for the answers any more."""
+    def _watch(self, connection: Connection) -> None:
+        """Cancel the calls when this connection ends, for the broker does not wait for their answers any more."""
         if connection is self._connection:
             return
         if self._connection is not None:

@@ -1,4 +1,7 @@
-"""What a service tells the requester of an error: its text, and a code and details as fields of the reply."""
+"""Encodes the error of a handler for the requester: a text, and a code and details as fields of the reply.
+
+The service and the typed service call it.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -12,11 +15,11 @@ from busway.fields import encode_fields
 log = logging.getLogger("busway.client")
 
 _MOST: Final = 256
-"""Characters of a code."""
+"""Most characters of a code."""
 
 
 def described(code: int | str | None, details: Mapping[str, Any] | None, topic: str) -> bytes:
-    """The fields of an error; what fields can't hold is left out, so that the requester gets the error in any case."""
+    """The encoded fields of an error. Values that fields can't hold are left out."""
     fields: dict[str, Any] = {}
     if isinstance(code, str) and code:
         fields["code"] = code[:_MOST]
@@ -38,7 +41,7 @@ def _packed(fields: dict[str, Any], topic: str) -> bytes:
 
 
 def explained(error: Exception) -> tuple[str, str, dict[str, Any] | None]:
-    """Text, code and details of what a handler raised: its type is the code, which callers may rely on."""
+    """Text, code and details of an exception of a handler. The code is the exception's type."""
     details = None
     if isinstance(error, PayloadError):
         details = {"topic": error.topic, "field": error.field, "reason": error.reason}

@@ -1,7 +1,8 @@
-"""A request that several services answer: their replies as they come, until the last one.
+"""A request that several shared services answer: an async iterator over their replies.
 
-The broker ends it, at the latest when the requester's limit is over. Invariant: the end is told exactly once, as the end of the
-iteration or as one error; a single service that fails is no error but one more in `failed`.
+`Bus.request_many()` makes a Gathering, and the core passes it the replies. The broker ends it, at the latest at the
+requester's timeout. The iteration ends exactly once: normally, or with one error. The failure of one service does not
+end it, but is added to `failed`.
 """
 
 import asyncio
@@ -22,15 +23,15 @@ from busway.settings import Scope
 M = TypeVar("M")
 
 _MARGIN: Final = 0.5
-"""Seconds beyond the limit in which the broker's own end of it, which names those who are late, may arrive."""
+"""Seconds after the timeout in which the broker's own end, which names the late services, may arrive."""
 _MOST: Final = 65_536
-"""Replies that may wait for their consumer."""
+"""Most replies that wait for the consumer."""
 
 
 class Gathering(Generic[M]):
-    """Async iterator over the replies to one request; made by `bus.request_many(...)`.
+    """Async iterator over the replies to one request, made by `bus.request_many(...)`.
 
-    The request goes out with the first `async for` or anext(). Breaking out of the loop, or aclose(), cancels it.
+    The first `async for` or anext() sends the request. Leaving the loop, or aclose(), cancels it.
     """
 
     _number = 0
@@ -48,7 +49,7 @@ class Gathering(Generic[M]):
         scope: Scope,
     ) -> None:
         self.failed: list[Failed] = []
-        """Services that were asked and gave no good reply, so far."""
+        """The services that have failed so far."""
         self._core = core
         self._topic = topic
         self._payload = payload
@@ -58,13 +59,14 @@ class Gathering(Generic[M]):
         self._aux, self._each = limits(self._timeout, each)
         self._flags = GATHER | scope_flags(scope)
         self._ready: deque[M] = deque()
-        self._heard = False
+        self._answered = False
+        """Whether any service has replied or failed."""
         self._over = False
         self._error: BusError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    # Its consumer calls these.
+    # Called by the consumer.
 
     def __aiter__(self) -> Self:
         return self
@@ -77,7 +79,7 @@ class Gathering(Generic[M]):
                 error, self._error = self._error, None
                 raise error or StopAsyncIteration
             if self._waiter is not None:
-                raise LocalProtocolError("these replies are waited for already")
+                raise LocalProtocolError("another task already waits for the next reply: iterate in one task")
             self._waiter = self._core.loop.create_future()
             try:
                 await self._waiter
@@ -86,13 +88,13 @@ class Gathering(Generic[M]):
         return self._ready.popleft()
 
     async def aclose(self) -> None:
-        """Wait for no more replies; the broker is told if some would still come."""
+        """Stop waiting for replies, and cancel the request at the broker if it has not ended."""
         self._ready.clear()
         self._cancel()
         self._error = None
 
     async def all(self) -> Replies[M]:
-        """Every reply that comes, until the end."""
+        """Wait for the end, and return all replies."""
         try:
             replies = [reply async for reply in self]
         finally:
@@ -100,22 +102,22 @@ class Gathering(Generic[M]):
         return Replies(replies, self.failed)
 
     def __del__(self) -> None:
-        # Left in the middle: nobody will ask for the rest. This may be any thread.
+        # The program left the loop before the end. This may be any thread.
         if self._number and not self._over and not self._core.loop.is_closed():
             self._core.loop.call_soon_threadsafe(_forget, self._core, self._number, self._timer)
 
-    # The core calls these.
+    # Called by the core.
 
     def replied(self, code: int, flags: int, message: Message) -> None:
-        """One more reply, or the end."""
+        """Handle one more reply, or the end."""
         if self._over:
             return
         last = not flags & PARTIAL
         error = from_reply(code, message.text, message.fields) if code else None
         if error is not None and not isinstance(error, ServiceError) and not message.sender:
-            self.end(error)  # of the broker: nobody is there, or it allows no more
+            self.end(error)  # an error of the broker, such as no service, or a limit
             return
-        self._heard = True
+        self._answered = True
         if error is not None:
             self.failed.append(Failed(message.sender, error))
         elif not flags & END:
@@ -127,11 +129,11 @@ class Gathering(Generic[M]):
             self.end(None)
         elif len(self._ready) > _MOST:
             self._cancel()
-            self._error = LimitExceeded(f"{_MOST} replies on {self._topic!r} waited to be taken")
+            self._error = LimitExceeded(f"more than {_MOST} replies on {self._topic!r} wait: iterate over them faster")
         self._wake()
 
     def end(self, error: BusError | None) -> None:
-        """No more will come."""
+        """End it, with the error that the consumer gets after the replies that have arrived."""
         if self._over:
             return
         self._over = True
@@ -154,13 +156,13 @@ class Gathering(Generic[M]):
         )
         core.gathering[self._number] = self
         if self._timeout is not None:
-            self._timer = core.loop.call_later(self._timeout + _MARGIN, _late, ref(self))
+            self._timer = core.loop.call_later(self._timeout + _MARGIN, _time_out, ref(self))
 
-    def too_late(self) -> None:
-        """The broker has not ended it in time."""
+    def time_out(self) -> None:
+        """End it, for the broker has not ended it in time."""
         error = Timeout(f"no answer on topic {self._topic!r} within {self._timeout:g} s")
         self._cancel()
-        if self._heard:
+        if self._answered:
             self.failed.append(Failed("", error))
         else:
             self._error = error
@@ -175,9 +177,9 @@ class Gathering(Generic[M]):
             self._waiter.set_result(None)
 
 
-def _late(gathering: "ref[Gathering[Any]]") -> None:
+def _time_out(gathering: "ref[Gathering[Any]]") -> None:
     if (found := gathering()) is not None:
-        found.too_late()
+        found.time_out()
 
 
 def _forget(core: Core, number: int, timer: asyncio.TimerHandle | None) -> None:

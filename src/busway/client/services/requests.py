@@ -1,4 +1,7 @@
-"""The verbs of a bus that are answered: push, and requests with one reply or with those of all who are willing."""
+"""The verbs of a Bus that wait for an answer: push, and requests to one service or to all willing shared services.
+
+The Bus inherits RequestVerbs.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, overload
@@ -17,7 +20,7 @@ from busway.settings import Scope, check_scope
 Plain: TypeAlias = (
     bytes | bytearray | memoryview | str | int | float | list[Any] | tuple[Any, ...] | dict[str, Any] | None
 )
-"""Payloads that are no protocol values, so that the reply to them is a Message."""
+"""Types of payloads that are not protocol values. The reply to such a request is a Message."""
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,7 +38,7 @@ class RequestOptions(TypedDict, total=False):
 
 
 class RequestVerbs:
-    """What a bus asks others."""
+    """The verbs of a Bus that wait for an answer."""
 
     _core: Core
     _sender: Sender
@@ -49,16 +52,16 @@ class RequestVerbs:
         timeout: Duration | None = 5.0,
         scope: Scope = "global",
     ) -> None:
-        """Hand a message to exactly one consumer; NoConsumers if nobody takes it.
+        """Deliver a message to exactly one consumer. Raises NoConsumers if there is none.
 
-        In a cluster clients of the same node come first; `scope` is for "local" or "remote" ones alone.
+        In a cluster consumers at the same node are preferred. `scope` limits it to "local" or "remote" ones.
         """
         timeout = check_timeout("timeout", timeout)
-        far = check_scope(scope)
+        scope_code = check_scope(scope)
         packed = self._core.pack(fields)
         if type(payload) is not bytes and type(payload) is not str:
             topic, payload = outgoing(topic, payload)
-        await self._sender.ask(PUSH, topic, payload, timeout, each=far, fields=packed)
+        await self._sender.ask(PUSH, topic, payload, timeout, each=scope_code, fields=packed)
 
     @overload
     async def request(self, topic: str, payload: Plain = b"", **options: "Unpack[RequestOptions]") -> Message: ...
@@ -85,16 +88,16 @@ class RequestVerbs:
         each: Duration | None = None,
         scope: Scope = "global",
     ) -> Any:
-        """Ask the service of a topic and return its reply: a Message, or for a typed request what its protocol says.
+        """Send a request to the service of a topic and return its reply.
 
-        With `reply` it is a value of that type, which a type checker knows, too.
+        The reply is a Message, for a typed request a value of the reply type of its protocol, and with `reply` a
+        value of that type.
 
-        Of several shared services the first willing one answers; one that fails, or takes longer than `each` seconds, is
-        followed by the next. Of several replies this is the last. Raises NoResponders, ServiceGone, HandlerError with
-        the handler's text, or Timeout.
+        The first willing one of several shared services answers. If it fails, or takes longer than `each` seconds, the
+        broker tries the next one. If a service sends several replies, the last one is returned. Raises NoResponders,
+        ServiceGone, HandlerError with the handler's text, or Timeout.
 
-        In a cluster services of the same node come first, then those of the others; `scope` is for "local" or "remote" ones
-        alone.
+        In a cluster services at the same node are preferred. `scope` limits it to "local" or "remote" ones.
         """
         if type(timeout) is not float:
             timeout = check_timeout("timeout", timeout)
@@ -139,10 +142,11 @@ class RequestVerbs:
         each: Duration | None = None,
         scope: Scope = "global",
     ) -> Replies[Any]:
-        """The replies of all shared services that are willing; `failed` of the list tells of those that gave none.
+        """Send a request to all willing shared services and return their replies, with the failures in `failed`.
 
-        When the timeout is over, those that have not replied have failed. Raises NoResponders if nobody is willing, and
-        Timeout if nobody was heard of. Replies to a typed request are Received, with the reply as their value.
+        A service that has not replied at the timeout has failed. Raises NoResponders if no service is willing, and
+        Timeout if no service has answered at all. The replies to a typed request are Received, with the reply as
+        their value.
         """
         asked: Gathering[Any] = self.request_many(
             topic, payload, reply=reply, fields=fields, timeout=timeout, each=each, scope=scope
@@ -178,21 +182,21 @@ class RequestVerbs:
         each: Duration | None = None,
         scope: Scope = "global",
     ) -> Gathering[Any]:
-        """As request_all(), but an async iterator that gives each reply as it comes.
+        """As request_all(), but an async iterator that yields each reply when it arrives.
 
         ::
 
             async for reply in bus.request_many("status"):
                 print(reply.sender, reply.text)
 
-        A reply with `last` is known to be the last one. Leaving the loop cancels the request.
+        A reply with `last` is the last one. Leaving the loop cancels the request.
         """
-        codec = reply_codec(payload, reply)  # a protocol that has none is found here
-        read: Callable[[Message], object] = _itself if codec is None else receive_reply(codec)
+        codec = reply_codec(payload, reply)  # raises if the protocol has no reply type
+        read: Callable[[Message], object] = _identity if codec is None else receive_reply(codec)
         topic, data = outgoing(topic, payload)
         packed = self._core.pack(fields)
         return Gathering(self._core, topic, data, packed, read, timeout=timeout, each=each, scope=scope)
 
 
-def _itself(message: Message) -> Message:
+def _identity(message: Message) -> Message:
     return message

@@ -1,6 +1,7 @@
-"""A service: answers the requests on one topic, by a handler or by iterating over them.
+"""A service: answers the requests on one topic, by a handler or while the program iterates over them.
 
-A reply goes out only on the connection its request came by; after a loss the requester has been told already.
+`Bus.serve()` makes it, and the core passes it the requests. A service sends a reply only on the connection by which its
+request arrived: after a lost connection the broker has already failed the request.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ from busway.settings import Scope, Wait, check_wait
 log = logging.getLogger("busway.client")
 
 Responder: TypeAlias = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
-"""What answers requests; one that gives an async generator answers each in parts."""
+"""A user's function that answers requests. If it returns an async generator, each item is one reply."""
 
 Call: TypeAlias = tuple[Connection, int, Message]
 """A request that has arrived: its connection, its call number and its message."""
@@ -45,18 +46,18 @@ Call: TypeAlias = tuple[Connection, int, Message]
 _SHARED: Final = 0x01
 _ASKS: Final = 0x02
 
-_END: Final = object()
-"""In place of a reply: there is none."""
+_NO_REPLY: Final = object()
+"""Stands for a missing reply."""
 _BACKLOG: Final = 65_536
-"""Requests that wait for the handler; more are refused."""
+"""Most requests that wait for the handler; more are refused."""
 _TEXT: Final = 1024
-"""Characters of an error's text that are sent if all of it is too long."""
+"""Characters of an error's text that are sent if the whole text is too long."""
 _WAITING: Final = 128 * 1024
-"""Bytes of replies that may wait to be written before a service that answers in parts has to wait."""
+"""Bytes of output that may wait to be written before a service that sends several replies has to wait."""
 
 
 class Request(MessageProperties):
-    """One request taken from a service without a handler; to be answered by reply() or fail()."""
+    """One request of a service without a handler. The program answers it by reply() or fail()."""
 
     __slots__ = ("_call", "_connection", "_service", "message")
 
@@ -67,7 +68,7 @@ class Request(MessageProperties):
         self._call = call
 
     async def reply(self, payload: object = None, *, last: bool = True) -> None:
-        """Answer it; unless this is the `last` reply, more may follow."""
+        """Send a reply. More replies may follow unless this is the `last` one."""
         connection = self._answer(_encoded(self.topic, payload), 0 if last else PARTIAL)
         if last:
             self._connection = None
@@ -75,20 +76,20 @@ class Request(MessageProperties):
             await self._service.room(connection)
 
     async def fail(self, text: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
-        """Answer it with an error, which the requester gets as HandlerError, with this code and these details."""
+        """Answer with an error. The requester gets a HandlerError with this text, code and details."""
         fields = described(code, details, self.topic)
         self._answer(text, 0, Code.HANDLER_ERROR, fields)
         self._connection = None
 
     def _answer(self, payload: bytes | str, flags: int, code: int = Code.OK, fields: bytes = b"") -> Connection:
         if (connection := self._connection) is None:
-            raise LocalProtocolError("this request has been answered already")
+            raise LocalProtocolError("this request has been answered already: reply only once, or with last=False")
         self._service.answer(connection, self._call, payload, flags=flags, code=code, fields=fields)
         return connection
 
 
 def _encoded(topic: str, payload: object) -> bytes | str:
-    """The payload of a reply; a handler that returns nothing replies with nothing."""
+    """The payload of a reply; None is an empty one."""
     if type(payload) is bytes or type(payload) is str:
         return payload
     return b"" if payload is None else outgoing(topic, payload)[1]
@@ -123,7 +124,7 @@ class ServiceRegistrar:
             core.session.unserve(number)
             for connection, call, _ in self._queue:
                 if connection is core.connection:
-                    core.session.reply(call, "the service is gone", code=Code.SERVICE_GONE)
+                    core.session.reply(call, "the service has ended", code=Code.SERVICE_GONE)
 
 
 class Service(Entered):
@@ -148,7 +149,7 @@ class Service(Entered):
         check_callable("handler", handler)
         check_callable("ask", ask)
         if ask is not None and not shared:
-            raise ValueError("ask= needs shared=True: only one of several services is asked whether it is willing")
+            raise ValueError("ask= needs shared=True: the broker calls ask to choose among shared services")
         check_count("concurrency", concurrency)
         check_wait(wait)
         self.topic = topic
@@ -189,17 +190,22 @@ class Service(Entered):
     # Requests that arrive.
 
     def called(self, connection: Connection, call: int, message: Message) -> None:
-        """A request has arrived."""
+        """Handle or queue a request that has arrived."""
         if self._handler is not None and self._running < self._concurrency:
             self._run(self._handler, connection, call, message)
         elif len(self._queue) < _BACKLOG:
             self._queue.append((connection, call, message))
             self._registration.wake()
         else:
-            self._say(connection, call, f"{_BACKLOG} requests wait already", Code.TOO_MANY_PENDING)
+            self._reply_error(
+                connection,
+                call,
+                f"the service is busy: {_BACKLOG} requests wait already; try again later",
+                Code.TOO_MANY_PENDING,
+            )
 
     def asked(self, connection: Connection, call: int, message: Message) -> None:
-        """The broker wants to know whether a request would be taken."""
+        """Answer the broker's ASK whether this service is willing to take a request."""
         self._asks.asked(connection, call, message)
 
     def answer(
@@ -212,12 +218,12 @@ class Service(Entered):
         code: int = 0,
         fields: bytes = b"",
     ) -> None:
-        """Send a reply by the connection its request came by; Disconnected if that is gone."""
+        """Send a reply on the connection of its request. Raises Disconnected if that connection has ended."""
         core = self._core
         if connection.over or connection is not core.connection:
             if core.state == "closed" or core.forked:
                 raise core.unavailable_error()
-            raise Disconnected("the connection this request came by is gone")
+            raise Disconnected("the connection by which this request arrived is lost, so it can't be answered")
         if alone := self._running <= 1 and not self._queue:
             connection.defer_flush()
         try:
@@ -228,7 +234,7 @@ class Service(Entered):
         connection.frame_encoded(alone=alone)
 
     async def room(self, connection: Connection) -> None:
-        """After a part of a reply: wait if much waits to be written."""
+        """Wait after one of several replies, if much output waits to be written."""
         if self._core.session.waiting > _WAITING:
             connection.flush()
             if connection.paused:
@@ -239,7 +245,7 @@ class Service(Entered):
     def _run(self, handler: Responder, connection: Connection, call: int, message: Message) -> None:
         try:
             result = handler(message)
-        except Exception as error:  # noqa: BLE001, reported and told to the requester
+        except Exception as error:  # noqa: BLE001, reported and sent to the requester
             self._failed(connection, call, error)
             return
         kind = type(result)
@@ -256,50 +262,50 @@ class Service(Entered):
             if type(result) is CoroutineType or inspect.isawaitable(result):
                 result = await result
             if type(result) is not bytes and inspect.isasyncgen(result):
-                result = await self._parts(connection, call, result)
+                result = await self._reply_each(connection, call, result)
         except asyncio.CancelledError:
-            self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
+            self._reply_error(connection, call, "the service has stopped", Code.SERVICE_GONE)
             raise
-        except Exception as error:  # noqa: BLE001, reported and told to the requester
+        except Exception as error:  # noqa: BLE001, reported and sent to the requester
             self._failed(connection, call, error)
         else:
             self._reply(connection, call, result)
         finally:
             self._running -= 1
-            self._tasks.discard(asyncio.current_task())  # not by a callback, which would be a turn of the loop
+            self._tasks.discard(asyncio.current_task())  # a done callback would cost a turn of the loop
             if self._queue and not self._starting:
                 self._run_queued()
 
     def _run_queued(self) -> None:
-        """Start what waits. Not recursive: a task that is done as soon as it starts only makes room for this loop."""
+        """Start queued requests. A task that ends as soon as it starts does not call this again while it runs."""
         assert self._handler is not None
         self._starting = True
         try:
             while self._queue and self._running < self._concurrency:
                 connection, call, message = self._queue.popleft()
-                if not connection.over:  # else the requester has been told that the service is gone
+                if not connection.over:  # else the broker has failed the request
                     self._run(self._handler, connection, call, message)
         finally:
             self._starting = False
 
-    async def _parts(self, connection: Connection, call: int, items: AsyncGenerator[object, Any]) -> object:
-        """Send the items of a reply but the last, which is given back; each leaves when the next is there."""
-        last: object = _END
+    async def _reply_each(self, connection: Connection, call: int, items: AsyncGenerator[object, Any]) -> object:
+        """Send the items of an async generator as replies, except the last one, which is returned."""
+        last: object = _NO_REPLY
         async with aclosing(items):
             try:
                 async for item in items:
                     part, last = last, item
-                    if not await self._part(connection, call, part):
-                        return _END
+                    if not await self._reply_part(connection, call, part):
+                        return _NO_REPLY
             except Exception:
-                part, last = last, _END
-                await self._part(connection, call, part)
+                part, last = last, _NO_REPLY
+                await self._reply_part(connection, call, part)
                 raise
         return last
 
-    async def _part(self, connection: Connection, call: int, item: object) -> bool:
-        """Send one of several replies; False if the connection is gone."""
-        if item is not _END:
+    async def _reply_part(self, connection: Connection, call: int, item: object) -> bool:
+        """Send one of several replies. False: the connection has ended."""
+        if item is not _NO_REPLY:
             payload = _encoded(self.topic, item)
             try:
                 self.answer(connection, call, payload, flags=PARTIAL)
@@ -310,25 +316,25 @@ class Service(Entered):
 
     def _reply(self, connection: Connection, call: int, result: object) -> None:
         try:
-            if result is _END:
+            if result is _NO_REPLY:
                 self.answer(connection, call, b"", flags=END)
             else:
                 self.answer(connection, call, _encoded(self.topic, result))
         except (Closed, Disconnected):
-            log.debug("a reply of %r came after the connection was lost", self.topic)
-        except Exception as error:  # noqa: BLE001, a result that can't be sent is the handler's error
+            log.debug("a reply of the service %r was dropped: its connection was lost", self.topic)
+        except Exception as error:  # noqa: BLE001, a result that can't be sent is an error of the handler
             self._failed(connection, call, error)
 
     def _failed(self, connection: Connection, call: int, error: Exception) -> None:
-        if isinstance(error, HandlerError):  # raised on purpose, with the words for the requester
+        if isinstance(error, HandlerError):  # raised on purpose, with a text for the requester
             fields = described(error.code, error.details, self.topic)
-            self._say(connection, call, error.reason, Code.HANDLER_ERROR, fields)
+            self._reply_error(connection, call, error.reason, Code.HANDLER_ERROR, fields)
             return
         self._core.report(error, "the service", self.topic)
         text, code, details = explained(error)
-        self._say(connection, call, text, Code.HANDLER_ERROR, described(code, details, self.topic))
+        self._reply_error(connection, call, text, Code.HANDLER_ERROR, described(code, details, self.topic))
 
-    def _say(self, connection: Connection, call: int, text: str, code: int, fields: bytes = b"") -> None:
+    def _reply_error(self, connection: Connection, call: int, text: str, code: int, fields: bytes = b"") -> None:
         try:
             try:
                 self.answer(connection, call, text, code=code, fields=fields)
@@ -336,12 +342,12 @@ class Service(Entered):
                 log.warning("an error of the service %r is sent without its details: %s", self.topic, error)
                 self.answer(connection, call, text[:_TEXT], code=code)
         except BusError as error:
-            log.debug("an error of %r could not be told: %s", self.topic, error)
+            log.debug("an error of the service %r could not be sent: %s", self.topic, error)
 
     # Iterating, for services without a handler.
 
     async def recv(self, timeout: Duration | None = None) -> Request:
-        """The next request. Raises Timeout, Closed, or what ended the service."""
+        """The next request. Raises Timeout, Closed, or the error that ended the service."""
         while (request := self._next()) is None:
             await self._registration.wait_open(timeout)
         return request
@@ -358,10 +364,12 @@ class Service(Entered):
 
     def _next(self) -> Request | None:
         if self._handler is not None:
-            raise LocalProtocolError("this service has a handler; only one without can be iterated")
+            raise LocalProtocolError(
+                "this service has a handler, which gets its requests: leave the handler out to iterate or recv()"
+            )
         while self._queue:
             connection, call, message = self._queue.popleft()
-            if not connection.over:  # else the requester has been told that the service is gone
+            if not connection.over:  # else the broker has failed the request
                 return Request(self, connection, call, message)
         return None
 
@@ -386,12 +394,12 @@ class Service(Entered):
         deadline = self._core.loop.time() + self._drain
         asks = running(self._core, self._asks.close())
         for task in asks:
-            task.cancel()  # the request has gone to somebody else already
+            task.cancel()  # the broker has chosen another service
         try:
             while (others := running(self._core, self._tasks)) and (left := deadline - self._core.loop.time()) > 0:
-                await asyncio.wait(others, timeout=left)  # what was queued may have started in the meantime
+                await asyncio.wait(others, timeout=left)  # a queued request may have started meanwhile
         finally:
             while self._queue:
                 connection, call, _ = self._queue.popleft()
-                self._say(connection, call, "the service stopped", Code.SERVICE_GONE)
+                self._reply_error(connection, call, "the service has stopped", Code.SERVICE_GONE)
             await finish(running(self._core, self._tasks) | asks, 0.0, f"service {self.topic!r}")
