@@ -260,7 +260,7 @@ class Lifecycle:
         self._established()
         downtime = core.loop.time() - lost
         gaps = sum(isinstance(one, Subscription) and one.live and one.plain for one in core.registrants())
-        text = f"; {gaps} subscription(s) missed what was published meanwhile" if gaps else ""
+        text = f"; {gaps} subscription(s) missed messages that were published in between" if gaps else ""
         log.warning(
             "connected again to %s after %.1f s%s",
             self.url,
@@ -384,7 +384,7 @@ class Lifecycle:
             if count:
                 log.warning(
                     "%s was cut off from another server of its cluster; "
-                    "%d subscription(s) missed what was published there meanwhile",
+                    "%d subscription(s) missed messages that were published there",
                     self.url,
                     count,
                     extra={"url": self.url, "interrupted": count},

@@ -236,8 +236,8 @@ class ChannelVerbs:
             await inner.start()
             return channel
 
-        made = self._portal.call(consumed)
-        return made if read is None else TypedChannel(made, read)
+        consumer = self._portal.call(consumed)
+        return consumer if read is None else TypedChannel(consumer, read)
 
     def create_channel(self, stream: str, name: str, *, start: Start | None = None, **settings: Any) -> ChannelInfo:
         """Create a channel without consuming it. An existing channel gets these settings."""

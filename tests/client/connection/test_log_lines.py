@@ -29,7 +29,7 @@ async def test_a_lost_connection_and_the_next_one_are_warnings(net: Net, caplog:
     assert lost.startswith(f"connection lost to {proxy.address}: ")
     assert lost.endswith("; reconnecting")
     assert resumed.startswith(f"connected again to {proxy.address} after ")
-    assert resumed.endswith("; 1 subscription(s) missed what was published meanwhile")
+    assert resumed.endswith("; 1 subscription(s) missed messages that were published in between")
     fields = next(one for one in caplog.records if one.getMessage() == resumed)
     assert (fields.url, fields.attempts >= 1, fields.interrupted) == (proxy.address, True, 1)
 

@@ -35,6 +35,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, core: "Core", url: str) -> None:
         self.url = url
         self.greeted = False
+        """The broker has sent its WELCOME."""
         self.paused = False
         self.stopped = False
         """The broker accepts no publishes now, because a subscriber of them is slow."""

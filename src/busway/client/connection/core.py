@@ -104,7 +104,7 @@ class Core:
         self.closers: set[asyncio.Task[Any] | None] = set()
         """Tasks that wait for the end of this client. It does not wait for a handler that is among them."""
         self.grace = 0.0
-        """Seconds for which the broker keeps the posts of a client that lost its connection."""
+        """Seconds for which the broker retains the posts of a client that lost its connection."""
         self.broker = ""
         """The guid of the server that this client is connected to."""
         self.forked = False
@@ -186,7 +186,7 @@ class Core:
 
     @property
     def greeted(self) -> bool:
-        """Whether there is a connection whose handshake is complete."""
+        """Whether there is a connection over which the broker has sent its WELCOME."""
         return self.connection is not None and self.connection.greeted
 
     def registrants(self) -> "list[Registrant]":
@@ -348,7 +348,7 @@ class Core:
         if (found := self.services.get(service)) is not None and self.connection is not None:
             found.called(self.connection, call, message)
         else:
-            self.session.reply(call, "the service is gone", code=Code.SERVICE_GONE)
+            self.session.reply(call, "the service has ended", code=Code.SERVICE_GONE)
 
     def _ask(self, event: Row) -> None:
         _, service, call, message = event

@@ -407,15 +407,15 @@ class DurablePublisher:
         doubtful = 0
         for begin in range(0, len(numbers), MOST):
             part = numbers[begin : begin + MOST]
-            had = {guid for guid, last in others.items() if last >= part[0]}
+            possible = {guid for guid, last in others.items() if last >= part[0]}
             unsure: list[str] = []
-            if asked := sorted(had - unknown):
-                answer = await ask(self._core, asked, part, patience)
+            if brokers := sorted(possible - unknown):
+                answer = await ask(self._core, brokers, part, patience)
                 unknown.update(answer.unknown)
                 unsure = answer.unsure
                 for run in answer.stored:
                     self.stored(run.number, run.many, (run.broker, run.stream), run.offset, run.sequence)
-            if unsure or had & unknown:
+            if unsure or possible & unknown:
                 doubtful += len({*part} & {*self._numbers()})
         if doubtful:
             messages = "1 message is" if doubtful == 1 else f"{doubtful} messages are"

@@ -121,8 +121,8 @@ class Stream:
                 if 0 < len(messages) <= batch:
                     yield messages
                     continue
-                for at in range(0, len(messages), batch):
-                    yield messages[at : at + batch]
+                for start in range(0, len(messages), batch):
+                    yield messages[start : start + batch]
 
     def arrow(
         self,
@@ -228,7 +228,7 @@ class StreamVerbs:
 
         Each topic belongs to one stream. Messages of these topics that another stream stored before stay there.
         """
-        given = {
+        settings = {
             "topics": topics,
             "safety": safety,
             "max_age": max_age,
@@ -239,10 +239,10 @@ class StreamVerbs:
             "note": note,
         }
         if store is not None:
-            given["store"] = store
-        config = StreamConfig.make(name, **given)
+            settings["store"] = store
+        config = StreamConfig.make(name, **settings)
         question = {key: getattr(config, key) for key in SETTINGS} | {"name": name}
-        if "store" not in given:
+        if "store" not in settings:
             question["store"] = None
         return await self._manage("create", question)
 
