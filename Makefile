@@ -23,7 +23,7 @@ SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench bench-fuse bench-gateway bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo
+.PHONY: help setup run demo test test-all check format bench bench-fuse bench-gateway bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -52,15 +52,16 @@ else
 	cargo test --workspace --exclude busway-python --locked --quiet $(CARGO_TEST)
 endif
 
+test-all: export BUSWAY_TEST_ALL := 1
+test-all: test ## run every test over every transport and with all examples (make test takes a share)
+
 check: $(EVERYTHING) ## linters, types, import order, formatting
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest busway._core --allowlist scripts/stubtest.allow --ignore-unused-allowlist
-	$(BIN)/lint-imports
-	cargo fmt --all --check
-	cargo fmt --manifest-path crates/fuzz/Cargo.toml --check
-	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	@# Python and Rust side by side: either needs one core for most of its time.
+	@scripts/side-by-side.sh \
+		"$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports && \
+			$(BIN)/python -m mypy.stubtest busway._core --allowlist scripts/stubtest.allow --ignore-unused-allowlist" \
+		"cargo fmt --all --check && cargo fmt --manifest-path crates/fuzz/Cargo.toml --check && \
+			cargo clippy --workspace --all-targets --locked --quiet -- -D warnings"
 	@# Apart from the workspace, with a target folder of its own. libFuzzer comes as source and needs a C++ compiler.
 	@if command -v c++ >/dev/null; then set -x; cargo check --locked --quiet --manifest-path crates/fuzz/Cargo.toml --target-dir target/fuzz/check; \
 		else echo "crates/fuzz is not checked: libFuzzer needs a C++ compiler (c++)"; fi

@@ -180,7 +180,7 @@ def test_readme_shows_one_run():
     readme, run = (ROOT / "README.md").read_text(), (ROOT / "benchmarks/results/latest.md").read_text()
     assert "older run" not in readme
     found = {
-        text: f"{int(rate.replace(',', '')) / 1e6:.2g}"
+        text: f"{int(rate.replace(',', '')) / 1e6:.3g}"
         for text, rate in re.findall(r"^\| ((?:busway-tcp batch)|zeromq|nats) \| ([\d,]+) \|", run, re.MULTILINE)[:3]
     }
     (row,) = re.findall(r"^\| one publisher to one subscriber, batches \| (.*) \|$", readme, re.MULTILINE)

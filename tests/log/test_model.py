@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from busway import _core
 from busway._core import Log, SimulatedFiles, block_records
 from tests.support.stored import Model, last_sequences, read_all, row, wait_safe
+from tests.support.strength import examples
 
 TOPICS = st.sampled_from(["a", "b/c", "é", ""])
 SIZES = st.sampled_from([0, 1, 200, 5000])
@@ -150,5 +151,7 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize("store", ["memory", "disk", "simulated"])
 def test_a_log_is_a_list(store: Literal["memory", "disk", "simulated"]) -> None:
     case = type("Case", (Machine,), {"store": store}).TestCase
-    case.settings = settings(max_examples=20 if store == "disk" else 100, stateful_step_count=30, deadline=None)
+    case.settings = settings(
+        max_examples=examples(20) if store == "disk" else 100, stateful_step_count=30, deadline=None
+    )
     case("runTest").runTest()

@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from busway._core import Log, Selection, block_records, matches
 from busway.arrow import COLUMNS, plain_batch
 from tests.support.stored import row, wait_safe
+from tests.support.strength import examples
 
 if TYPE_CHECKING:
     from busway._core import Row
@@ -165,7 +166,7 @@ def joined(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     now=st.sampled_from([0, 20, 100]),
     columns=st.lists(st.sampled_from(["stream", *COLUMNS]), min_size=1, unique=True).map(tuple),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_it_agrees_with_blocks(
     log: Log, begin: int, length: int, most: int, pattern: str, now: int, columns: tuple[str, ...]
 ) -> None:

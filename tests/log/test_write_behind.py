@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from busway._core import Log, block_part, block_records, encode_records
 from busway.errors import DataFailed
 from tests.support.stored import Model, last_sequences, read_all, row, stored
+from tests.support.strength import examples
 
 
 def front(**given: object) -> Log:
@@ -133,7 +134,7 @@ def taken_again(work: Callable[[], T]) -> T:
 
 
 @given(st.lists(steps, max_size=40))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_against_a_model(story: list) -> None:
     """Bucket after bucket, with failures anywhere: it is what is stored, and what waits behind that."""
     log = front(keep_bytes=1 << 30, pending_bytes=1 << 30)

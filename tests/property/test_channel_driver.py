@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import busway
 from tests.support.net import PATIENCE, until
+from tests.support.strength import examples
 
 STEPS = st.lists(
     st.sampled_from(
@@ -181,7 +182,7 @@ class World:
 
 
 @pytest.mark.parametrize("lasting", [False, True])
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, seed=st.integers(0, 2**32))
 def test_what_was_acknowledged_never_comes_again_all_else_does(lasting: bool, steps: list[str], seed: int) -> None:
     async def run() -> None:

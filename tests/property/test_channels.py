@@ -35,6 +35,7 @@ from busway.broker.channels.state.progress import (
     rebuild,
 )
 from busway.common.intervals import Intervals
+from tests.support.strength import examples
 
 LEASE, WORST = 10.0, 3
 NO_KEY = 4
@@ -572,7 +573,9 @@ def run(model: Model, what: str, *said) -> None:
     backoff=(),
     order_by="",
 )
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 def test_nothing_is_lost_and_nothing_done_comes_again(
     script, ranges: int, backoff: tuple[float, ...], order_by: str
 ) -> None:

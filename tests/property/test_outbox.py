@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support import page, wire
 from tests.support.pair import Hub, Raw
+from tests.support.strength import examples
 
 BLOCK, DROP_OLDEST, DROP_NEW, DISCONNECT = range(4)
 
@@ -42,7 +43,7 @@ class Stream:
     policies=st.lists(st.sampled_from([BLOCK, DROP_OLDEST, DROP_NEW]), min_size=1, max_size=4),
     turns=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 700), st.booleans()), min_size=1, max_size=12),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_received_and_missed_make_all_in_order(policies: list[int], turns: list[tuple[int, int, bool]]) -> None:
     """Bursts of some messages of some size, with the receiver's transport open or full in between."""
     hub = Hub(outbox=8192, stall_ms=50)

@@ -6,6 +6,7 @@ from hypothesis import given, settings, strategies as st
 from busway.broker.flags import ERROR, PARTIAL
 from busway.broker.services.actions import Action, Answer, Ask
 from tests.support.asking_bench import TOPIC, Bench
+from tests.support.strength import examples
 
 turns = st.lists(
     st.tuples(
@@ -79,7 +80,7 @@ class Model:
 
 
 @given(turns)
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=examples(2000), deadline=None)
 def test_exactly_one_answer_and_one_at_work_whatever_happens(steps) -> None:
     model = Model()
     bench, asking = model.bench, model.bench.asking

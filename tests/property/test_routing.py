@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support import model, regular, wire
 from tests.support.pair import Hub, Raw
+from tests.support.strength import examples
 
 FRAGMENTS = ["a", "b", "*", "**"]
 topics = st.lists(st.sampled_from(FRAGMENTS), max_size=4).map("/".join)
@@ -136,7 +137,7 @@ class Routing(RuleBasedStateMachine):
 
 
 Routing.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestRouting = Routing.TestCase
 

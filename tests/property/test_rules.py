@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from busway import _core, errors
 from tests.support import rules as model
+from tests.support.strength import examples
 
 TEXTS = ["", "a", "ab", "abc", "b-c", "é", "A", "*", "long " * 10]
 SCALARS = [
@@ -120,7 +121,7 @@ globs = st.lists(pieces, max_size=7).map("".join)
 
 
 @given(globs, st.lists(st.text("ab-!]^[é\\\n", max_size=5), max_size=8))
-@settings(max_examples=3000)
+@settings(max_examples=examples(3000))
 def test_globs_are_those_of_fnmatch(pattern: str, texts: list[str]) -> None:
     compiled = _core.Rules(model.wire(("x", "glob", pattern)))
     with warnings.catch_warnings():
@@ -142,7 +143,7 @@ def control(letter: str) -> bool:
 
 
 @given(st.dictionaries(st.text(max_size=4) | st.sampled_from(["msg", ".x", "a\n", ""]), packable, max_size=5))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_what_are_fields(fields: dict[str, Any]) -> None:
     packed = msgspec.msgpack.encode(fields)
     if all(name and not name.startswith(".") and name != "msg" and not any(map(control, name)) for name in fields):
@@ -155,7 +156,7 @@ def test_what_are_fields(fields: dict[str, Any]) -> None:
 
 
 @given(st.binary(max_size=40))
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 def test_what_the_engine_takes_for_fields_others_can_read(raw: bytes) -> None:
     try:
         _core.check_fields(raw)
@@ -197,7 +198,7 @@ trees = st.recursive(
 
 
 @given(trees, st.integers(0, 3), st.integers(0, 3), st.text("xy", max_size=3))
-@settings(max_examples=800)
+@settings(max_examples=examples(800))
 def test_expressions(tree: tuple[str, Any], a: int, b: int, s: str) -> None:
     text, expected = tree
     compiled = _core.Rules(model.wire(("", "cel", text)))
@@ -207,7 +208,7 @@ def test_expressions(tree: tuple[str, Any], a: int, b: int, s: str) -> None:
 
 
 @given(st.text(max_size=40) | st.text("ab.()[]{}'\"!?:&|<>=+-*/%, 01\\\n", max_size=60))
-@settings(max_examples=800)
+@settings(max_examples=examples(800))
 def test_any_text_is_an_expression_or_an_error(text: str) -> None:
     try:
         compiled = _core.Rules(model.wire(("x", "cel", text)))

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from busway import _core, errors
 from tests.support import model, wire
 from tests.support.pair import Client, Hub
+from tests.support.strength import examples
 
 topics = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=3).map("/".join)
 patterns = st.lists(st.sampled_from(["a", "b", "*", "**"]), min_size=1, max_size=3).map("/".join)
@@ -95,7 +96,7 @@ class Sessions(RuleBasedStateMachine):
 
 
 Sessions.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestSessions = Sessions.TestCase
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from busway import _core, errors
 from tests.support import model, regular
+from tests.support.strength import examples
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "topics.json").read_text())
 
@@ -54,7 +55,7 @@ def test_a_hundred_thousand_random_pairs_agree_with_the_naive_matcher() -> None:
 
 
 @given(patterns, patterns)
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_matches(a: str, b: str) -> None:
     assert _core.matches(a, b) == _core.matches(b, a) == model.matches(a, b)
 
@@ -70,7 +71,7 @@ def test_the_model_itself_agrees_with_brute_force(a: str, b: str) -> None:
 
 
 @given(st.text(max_size=20))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_any_text_is_a_topic_or_an_error_and_never_a_crash(text: str) -> None:
     bare = text.removeprefix("/")
     parts = bare.split("/") if bare else []
@@ -120,7 +121,7 @@ def expressions() -> st.SearchStrategy[tuple[str, regular.Language]]:
 
 
 @given(expressions(), st.lists(st.sampled_from(["a", "b", "ab", "z", "*", "**"]), max_size=4))
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 def test_regular_expressions_against_patterns_with_wildcards(
     expression: tuple[str, regular.Language], fragments: list[str]
 ) -> None:
@@ -144,7 +145,7 @@ def test_a_regular_expression_may_stand_on_either_side_but_not_on_both() -> None
 
 
 @given(expressions(), st.lists(st.sampled_from(["a", "b", "*", "**"]), max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_derivatives_agree_with_brute_force(expression: tuple[str, regular.Language], fragments: list[str]) -> None:
     """Whatever a small concrete topic shows, the exact model says too (the model is checked as well)."""
     import re

@@ -36,6 +36,7 @@ from busway.broker.storage.record_format import MAGIC, Damage, Found
 from busway.common import environment
 from tests.support.journals import CONFIG, shown, story
 from tests.support.net import within
+from tests.support.strength import examples
 
 
 def scan(content: bytes) -> list[Found[Entry] | Damage]:
@@ -68,7 +69,7 @@ anything = st.one_of(
 
 class TestFormat:
     @given(st.lists(anything, max_size=6))
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=examples(500), deadline=None)
     def test_what_is_written_is_read(self, entries: list[Entry]) -> None:
         found = scan(b"".join(map(encode, entries)))
         assert [one.entry for one in found if isinstance(one, Found)] == entries

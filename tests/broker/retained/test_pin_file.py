@@ -20,6 +20,7 @@ from busway.broker.retained.pin_entries import MAGIC, Damage, Found, Pin, Unpin,
 from busway.broker.retained.pin_file import PinFile
 from busway.broker.storage.data_folder import DataFolder
 from tests.support.net import within
+from tests.support.strength import examples
 
 
 def pin(number: int = 1, topic: str = "t", payload: bytes = b"x", name: str = "n", fields: bytes = b"") -> Pin:
@@ -69,7 +70,7 @@ class TestFormat:
             max_size=6,
         )
     )
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=examples(500), deadline=None)
     def test_what_is_written_is_read(self, entries) -> None:
         found = list(scan(b"".join(map(encode, entries))))
         assert [one.entry for one in found] == entries
@@ -133,7 +134,7 @@ class TestFormat:
             assert (bad.offset, bad.size) == (sum(map(len, records[:hit])), len(records[hit]))
 
     @given(st.binary(max_size=300), st.integers(0, 10_000), st.integers(0, 100))
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=examples(500), deadline=None)
     def test_whatever_is_written_over_a_part_of_it(self, junk: bytes, where: int, cut: int) -> None:
         entries = [pin(n, f"t/{n}", b"y" * 40) for n in range(8)]
         records = [encode(entry) for entry in entries]
@@ -425,4 +426,4 @@ class TestFolder:
     def test_an_identity_that_cannot_be_written_is_told(self, tmp_path: Path, caplog) -> None:
         (tmp_path / "broker.json.new").mkdir()
         DataFolder(tmp_path).remember("ab" * 16)
-        assert "after a restart the broker is another one" in caplog.text
+        assert "this broker will have a new guid after a restart" in caplog.text

@@ -8,6 +8,7 @@ from busway import InvalidPattern, InvalidRule, _core, matches
 from busway.broker.flags import FIELDS, PIN, POST
 from busway.broker.retained.store import RetainedMessage, RetainedStore, body_of, normal
 from busway.fields import compile_where
+from tests.support.strength import examples
 
 ALICE, BOB = 0xA11CE, 0xB0B
 
@@ -283,7 +284,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 def test_agrees_with_a_list(turns) -> None:
     """A plain list of (kind, owner, topic, field, payload), and a dictionary of those whose connection is lost."""
     box, model, away, now = retained(count=4), [], {}, 0.0

@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import (
 import busway
 from busway.gateway.documents.openapi import document
 from busway.gateway.documents.operations import OPERATIONS
+from tests.support.strength import examples
 
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 ENDLESS = {"readEvents"}
@@ -72,7 +73,7 @@ def test_answers_are_those_of_the_document(operation, mode, url):
     described = SCHEMA[operation.path][operation.method.upper()]
 
     @settings(
-        max_examples=12,
+        max_examples=examples(12),
         deadline=None,
         derandomize=True,
         database=None,

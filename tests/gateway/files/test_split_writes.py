@@ -4,10 +4,11 @@ from hypothesis import given, settings, strategies as st
 
 from busway.gateway.files.kernel.protocol import MOST, PAGE
 from busway.gateway.files.long_writes import FULL, Pieces
+from tests.support.strength import examples
 
 
 @given(st.integers(0, MOST - FULL - 1), st.integers(1, 3 * MOST + PAGE), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_write_is_put_together_as_the_kernel_has_cut_it(misaligned, size, known):
     """The first piece ends where the pages are full, whatever places in their pages its parts begin and end at."""
     data = bytes(size)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.support import door as doors
+from tests.support.strength import examples
 
 BODIES = ["hello", "", "123", "true", '{"a":1}', " x", "Zażółć 🐍", 0, -1.5, 12345678901234567890123, True, None, [], {"a": {"b": [None]}}, 'a\nb"c\\']  # fmt: skip
 
@@ -144,7 +145,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(body=JSON)
 def test_bodies_come_back(body):
     from busway.gateway.json import bodies, envelope
@@ -158,7 +159,7 @@ def test_bodies_come_back(body):
     assert type(back) is type(body)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(payload=st.binary(max_size=40), mark=st.sampled_from([None, "text", "none", "bytes", "params", 7]))
 def test_any_payload_becomes_json(payload, mark):
     import base64
@@ -179,7 +180,7 @@ def test_any_payload_becomes_json(payload, mark):
 KEYS = st.sampled_from(["cmd", "mq", "id", "body", "ack", "channel", "window", "topic", "headers", "method", "params", "extra", "status", "offset"])  # fmt: skip
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     raw=JSON
     | st.dictionaries(KEYS, JSON, max_size=6)
@@ -210,7 +211,7 @@ def test_any_json_is_a_request_or_refused(raw):
 ID = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(body=JSON, ident=ID, mq=st.sampled_from(["Q", "a/b"]), space=st.booleans(), ack=st.booleans())
 def test_the_short_way_stores_the_same_as_the_long_one(body, ident, mq, space, ack):
     import msgspec

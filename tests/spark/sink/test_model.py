@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from pyspark import TaskContext
 
 from tests.support.spark.sink import Breaks, Place, epoch
+from tests.support.strength import examples
 
 Rows: TypeAlias = list[tuple[str, str]]
 Try: TypeAlias = tuple[int, int, str]
@@ -22,7 +23,7 @@ TRY = st.tuples(
 EPOCHS = st.lists(st.tuples(ROWS, st.lists(TRY, max_size=4)), min_size=1, max_size=3)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(EPOCHS)
 def test_each_row_is_stored_once(epochs: list[tuple[Rows, list[Try]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

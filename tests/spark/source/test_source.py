@@ -21,6 +21,7 @@ from busway.spark.options import COLUMNS, read_options
 from busway.spark.source import plan
 from busway.topic import matches
 from tests.support.spark.bus import Served, served
+from tests.support.strength import examples
 
 NUMBERS = count(1)
 PATTERNS = ["**", "*/a/**", "*/a/x", "*/b", "*/*/x", "re:.*/(a|c)", "*/none"]
@@ -101,7 +102,7 @@ def as_read(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> list[dict[s
     drop=st.booleans(),
     by=st.sampled_from(["offset", "time"]),
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_agrees_with_a_plain_read(
     bus: Served,
     messages: list[tuple[str, bytes, dict[str, Any]]],
@@ -217,7 +218,7 @@ def test_what_is_wrong_is_told_at_load(spark: SparkSession, orders: Served) -> N
     with pytest.raises(AnalysisException, match=r"there is no option 'topicz' .did you mean 'topics'"):
         read.option("topicz", "a").load()
     read = spark.read.format("busway").option("path", str(orders.folder))
-    with pytest.raises(PySparkException, match=r"has no stream 'order'; there are default, orders"):
+    with pytest.raises(PySparkException, match=r"has no stream 'order'; its streams are: default, orders"):
         read.option("streams", "order").load().count()
     with pytest.raises(PySparkException, match="there is no column 'price'"):
         spark.read.format("busway").option("path", str(orders.folder)).schema("price int").load().count()
@@ -241,7 +242,7 @@ def test_what_is_gone_is_an_error_or_is_skipped(bus: Served, kind: str, caplog: 
         read_all(asked)
     rows = read_all(asked | {"failOnDataLoss": "false"})
     assert [row["offset"] for row in rows] == list(range(first, 200))
-    assert "are gone" in caplog.text
+    assert "are lost" in caplog.text
     # Between the planning and the reading.
     given = read_options(options)
     with Endpoints(given) as places:
@@ -260,9 +261,9 @@ def test_what_is_gone_is_an_error_or_is_skipped(bus: Served, kind: str, caplog: 
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ({"startingOffsets": '{"orders": 901}'}, "says 901 for the stream 'orders', but that ends at 900"),
-        ({"endingOffsets": '{"orders": 5000}'}, "says 5000 for the stream 'orders', but that ends at 900"),
-        ({"startingOffsets": '{"order": 1}'}, "names 'order', but what is read has the streams orders"),
+        ({"startingOffsets": '{"orders": 901}'}, "says 901 for the stream 'orders', but the stream ends at 900"),
+        ({"endingOffsets": '{"orders": 5000}'}, "says 5000 for the stream 'orders', but the stream ends at 900"),
+        ({"startingOffsets": '{"order": 1}'}, "names 'order', but the read has only the streams: orders"),
     ],
 )
 def test_offsets_that_are_not_there(orders: Served, option: dict[str, str], text: str) -> None:
@@ -279,7 +280,7 @@ def test_a_corrupt_bucket(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     options = {"path": str(tmp_path), "streams": "s"}
-    with pytest.raises(DataLoss, match=r"are gone: .*damaged"):
+    with pytest.raises(DataLoss, match=r"are lost: .*damaged"):
         read_all(options)
     left = read_all(options | {"failOnDataLoss": "false"})
     [lost] = set(range(100)) - {row["offset"] for row in left}

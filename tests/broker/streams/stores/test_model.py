@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from busway.broker.streams.stores import Store, TopicUsage, Usage
 from tests.support.postgres import Postgres
 from tests.support.store_kits import NOON, DatabaseKit, Kit, Writer, everything, postgresql_kit, sqlite_kit
+from tests.support.strength import examples
 
 TOPICS = ("a", "b/c", "ü")
 batch = some.lists(some.tuples(some.sampled_from(TOPICS), some.integers(0, 300), some.integers(-3, 3)), max_size=6)
@@ -111,7 +112,7 @@ async def play(kit: DatabaseKit, steps: list[tuple[str, Any]]) -> None:
 
 
 @given(steps=some.lists(step, max_size=12))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 def test_sqlite_has_what_a_list_has(steps: list[tuple[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(play(sqlite_kit(Path(folder)), steps))
@@ -119,7 +120,9 @@ def test_sqlite_has_what_a_list_has(steps: list[tuple[str, Any]]) -> None:
 
 @given(steps=some.lists(step, max_size=12))
 @settings(
-    max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=examples(15),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    derandomize=True,
 )
 def test_postgresql_has_what_a_list_has(postgres: Postgres, steps: list[tuple[str, Any]]) -> None:
     asyncio.run(play(postgresql_kit(postgres), steps))

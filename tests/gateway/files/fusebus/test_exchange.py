@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from busway.gateway.files.config import Mount
 from busway.gateway.files.fusebus.exchange import Exchange
 from tests.support.fusebus_client import META, padded, parse, refused
+from tests.support.strength import examples
 
 NAMES = ["A", "B", "AB", "a/b"]
 PATTERNS = ["A", "B", ".*", "A.*", "a/b", "nobody", "B|AB"]
@@ -107,7 +108,7 @@ def read(exchange, model, clients, who, size):
     assert [(one.serno, one.channel, one.data) for one in got] == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(
         st.one_of(
