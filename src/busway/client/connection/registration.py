@@ -1,7 +1,7 @@
-"""The registration of one subscription, channel or service with the broker: its frames, its state and its waiting tasks.
+"""The registration of one subscription, channel or service with the broker: its state and its waiting tasks.
 
-A subscription, channel or service owns a Registration and calls it. The owner passes a Registrar, which encodes its frames.
-The lifecycle and the reclaim see the owner as a Registrant, the core and the flow control as a Receiver.
+A subscription, channel or service owns a Registration and calls it. The owner passes a Registrar, which encodes its
+frames. The lifecycle and the reclaim see the owner as a Registrant, the core and the flow control as a Receiver.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _AFTER_CANCEL: Final = 1.0
 
 
 class Registrar(Protocol):
-    """Encodes the frames of one registration. It must not refer to the registration's owner, which could then not be freed."""
+    """Encodes the frames of one registration. It must not refer to the registration's owner, or that is not freed."""
 
     noun: str
     """What is registered: "subscription", "channel" or "service"."""
@@ -145,7 +145,7 @@ class Registration:
         return self._registrar.announce(self.number, again=self.live)
 
     async def close(self, finish: Callable[[], Awaitable[None]]) -> None:
-        """Withdraw it from the broker, then call `finish`, which waits for handlers. Both are bounded by the drain time."""
+        """Withdraw it from the broker within the drain time, then call `finish`, which waits for handlers."""
         core = self._core
         if not self.live:
             self.over = True
@@ -231,7 +231,7 @@ class Registration:
 
 
 class Entered(ABC):
-    """`async with` and `await` for the owner of a registration, and the properties that it delegates to the registration."""
+    """The owner of a registration as an async context manager, with the properties that it delegates."""
 
     _registration: Registration
 

@@ -41,7 +41,7 @@ def check_local(rules: Compiled, group: str) -> None:
     if group:
         what = f"the rule for {name!r}" if rules.predicates else "extra"
         reason = (
-            f"{what} is a callable, and the broker, which decides which member of a group gets a message, can't call it: "
+            f"{what} is a callable, but the broker selects the member of a group for a message, and can't call it: "
             "write it as busway.expr(...), or subscribe without a group"
         )
         raise InvalidRule(reason, name=name)

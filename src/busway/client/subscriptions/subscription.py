@@ -235,8 +235,9 @@ class Subscription(Entered, InboxProperties):
     ) -> "AsyncGenerator[pa.RecordBatch, None]":
         """As batches(), but an async iterator over Arrow record batches with these columns; needs `busway[arrow]`.
 
-        A batch has at most so many rows, and comes at most `within` seconds after its first message. The columns are those of
-        Stream.arrow(); a message that is not stored has no `broker`, `stream`, `offset`, `sequence` and `stored`.
+        A batch has at most so many rows, and comes at most `within` seconds after its first message. The columns are
+        those of Stream.arrow(); a message that is not stored has no `broker`, `stream`, `offset`, `sequence` and
+        `stored`.
         """
         arrow_columns.arrow()
         check_count("most", most)

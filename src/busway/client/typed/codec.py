@@ -1,7 +1,7 @@
-"""Payload bytes to typed values and back: msgspec for structs, dataclasses and plain types, pydantic for its models.
+"""Codecs between payload bytes and typed values: msgspec for structs, dataclasses and plain types, pydantic for models.
 
-A value; no I/O. Invariant: whatever is wrong with a payload leaves this module as a PayloadError that names the topic
-and the field. Called by typed.py.
+Protocol declarations and Message.json() call it. No I/O. Every error of a payload is raised as PayloadError with
+topic and field.
 """
 
 import re
@@ -21,26 +21,28 @@ _NAMED = re.compile(r"(?:missing required|contains unknown) field `(?P<name>[^`]
 
 
 class Codec(Generic[T]):
-    """Encodes and decodes one type. Types are resolved on first use, so annotations may name classes defined later."""
+    """Encodes and decodes one type. The type is resolved on first use, so annotations may name later classes."""
 
     __slots__ = ("_class", "_decode", "_encode", "encoding", "type")
 
     def __init__(self, type_: object, encoding: Encoding) -> None:
         if encoding not in ("json", "msgpack"):
-            raise ValueError(f"encoding is 'json' or 'msgpack', not {encoding!r}")
+            raise ValueError(f"encoding must be 'json' or 'msgpack', but is {encoding!r}")
         self.type = type_
         self.encoding: Encoding = encoding
-        # What isinstance() can judge; an int is a good float, and a TypedDict is a dict.
-        judged = isinstance(type_, type) and type_ is not float and not is_typeddict(type_)
-        self._class = type_ if judged else None
+        # isinstance() can't check a float, for which an int is valid, nor a TypedDict, which is a dict.
+        checkable = isinstance(type_, type) and type_ is not float and not is_typeddict(type_)
+        self._class = type_ if checkable else None
         self._encode: Callable[[Any], bytes] | None = None
         self._decode: Callable[[bytes], Any] | None = None
 
     @property
     def name(self) -> str:
+        """The name of the type, for errors."""
         return getattr(self.type, "__name__", None) or str(self.type)
 
     def encode(self, topic: str, value: T) -> bytes:
+        """Encode a value. A PayloadError names the topic."""
         if self._class is not None and not isinstance(value, cast("type[Any]", self._class)):
             raise PayloadError(topic, "", f"is a {type(value).__name__}, expected {self.name}")
         encode = self._encode or self._prepare()[0]
@@ -50,6 +52,7 @@ class Codec(Generic[T]):
             raise PayloadError(topic, "", f"can't be encoded as {self.encoding}: {error}") from error
 
     def decode(self, topic: str, payload: bytes) -> T:
+        """Decode a payload. A PayloadError names the topic and the field."""
         decode = self._decode or self._prepare()[1]
         try:
             return cast("T", decode(payload))
@@ -58,7 +61,7 @@ class Codec(Generic[T]):
             raise PayloadError(topic, field, f"{reason} (type {self.name})") from error
 
     def read(self, message: Message) -> T:
-        """The value of a message; the error of one that does not fit names its topic and its position."""
+        """Decode a message. A PayloadError names its topic, the field, and its position."""
         try:
             return self.decode(message.topic, message.payload)
         except PayloadError as error:
@@ -73,7 +76,7 @@ class Codec(Generic[T]):
 
 
 def encode_any(topic: str, value: object) -> bytes:
-    """JSON of an object that has no declared type."""
+    """Encode an object without a declared type as JSON."""
     try:
         return _ANY.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -81,7 +84,7 @@ def encode_any(topic: str, value: object) -> bytes:
 
 
 def no_json(message: Message, error: Exception) -> Exception:
-    """The error of message.json(), for what the decoder raised; anything but a payload that is not JSON stays as it is."""
+    """The PayloadError of message.json() for an error of the decoder. Other errors are returned unchanged."""
     if not isinstance(error, ValueError | RecursionError):
         return error
     field, reason = _explain(error)
@@ -108,7 +111,7 @@ def _msgspec(type_: object, encoding: Encoding) -> tuple[Callable[[Any], bytes],
 
 
 def _pydantic(type_: object, encoding: Encoding) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    from pydantic import TypeAdapter  # noqa: PLC0415 - only who has pydantic models needs pydantic
+    from pydantic import TypeAdapter  # noqa: PLC0415 - only pydantic models need pydantic
 
     adapter: TypeAdapter[Any] = TypeAdapter(cast("type[Any]", type_))
     if encoding == "json":
@@ -119,7 +122,7 @@ def _pydantic(type_: object, encoding: Encoding) -> tuple[Callable[[Any], bytes]
 
 
 def _explain(error: Exception) -> tuple[str, str]:
-    """(field path, reason) of a decoder's error; the path is empty when the payload as a whole is wrong."""
+    """The field path and the reason of a decoder's error. The path is empty if the whole payload is wrong."""
     details = getattr(error, "errors", None)
     if callable(details):  # pydantic
         found = details(include_url=False, include_context=False, include_input=False)

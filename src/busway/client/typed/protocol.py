@@ -1,7 +1,8 @@
-"""Typed protocols: a class and a topic prefix that together say what travels on the topics below the prefix.
+"""Typed protocols: a class and a topic prefix declare the type of the messages on the topics below the prefix.
 
-Kind is the declaration; `typed_wrappers` puts it on top of subscriptions, channels and services. Invariant: a payload that
-doesn't fit its type raises PayloadError with topic and field. Called by bus.py.
+Programs declare protocols with Protocol or protocol(). The verbs of a Bus read the declaration, a Kind, and the
+modules of `typed_wrappers` apply it to subscriptions, channels and services. A payload that does not fit its type
+raises PayloadError with topic and field.
 """
 
 import inspect
@@ -50,7 +51,7 @@ _DECLARED: "WeakSet[type]" = WeakSet()
 
 
 class Kind(Generic[T]):
-    """What was declared of a protocol: its prefix, its type and, for requests, the type of the reply."""
+    """The declaration of a protocol: its prefix, its type and, for requests, the type of the reply."""
 
     __slots__ = ("codec", "prefix", "reply")
 
@@ -60,24 +61,24 @@ class Kind(Generic[T]):
         self.reply: Codec[Any] | None = None if reply is msgspec.UNSET else Codec(reply, encoding)
 
     def topic(self, topic: str) -> str:
-        """The full topic of a user's topic; "" is the prefix alone."""
+        """The full topic of a topic below the prefix; "" is the prefix alone."""
         topic = topic.removeprefix("/")
         if not topic or not self.prefix:
             return self.prefix or topic
         return f"{self.prefix}/{topic}"
 
     def pattern(self, pattern: str) -> str:
-        """As topic(), for a subscription: a regular expression keeps to the topics below the prefix."""
+        """The full pattern of a pattern below the prefix; a regular expression matches only topics below the prefix."""
         if pattern.startswith("re:") and self.prefix:
             return f"re:{re.escape(self.prefix)}/(?:{pattern[3:]})"
         return pattern if pattern.startswith("re:") else self.topic(pattern)
 
     def channel_topic(self, topic: str | None) -> str | None:
-        """The setting `topic` of a channel that delivers only messages of this protocol."""
+        """The setting `topic` of a channel, so that it delivers only messages of this protocol."""
         return self.pattern("**" if topic is None else topic) if self.prefix else topic
 
     def receive(self, message: Message) -> "Received[T]":
-        """A message with its value; the word that everything kept has been handed over has none."""
+        """A message with its value. The value of a "notify" message, which ends the retained ones, is None."""
         try:
             value = self.codec.read(message)
         except PayloadError:
@@ -87,19 +88,20 @@ class Kind(Generic[T]):
         return _received(message, value)
 
     def reply_codec(self) -> Codec[Any]:
+        """The codec of the reply. Raises TypeError if the protocol declares no reply type."""
         if self.reply is None:
             name = self.codec.name
             raise TypeError(
-                f"{name} has no reply type: declare it with {name}(..., reply=TYPE), or ask for request(..., reply=TYPE)"
+                f"{name} has no reply type: declare it with {name}(..., reply=TYPE), or use request(..., reply=TYPE)"
             )
         return self.reply
 
     def handler(self, handler: Callable[["Received[T]"], object]) -> Callable[[Message], object]:
-        """A subscription's handler that takes messages."""
+        """Wrap a typed handler of a subscription into one that takes messages."""
         return lambda message: handler(self.receive(message))
 
     def answering(self, handler: Callable[[T], object]) -> Callable[[Message], object]:
-        """A service's handler that takes messages and gives payloads."""
+        """Wrap a typed handler of a service into one that takes messages and returns payloads."""
         codec = self.reply_codec()
 
         def answer(message: Message) -> object:
@@ -122,29 +124,29 @@ class Kind(Generic[T]):
         return answer
 
     def asking(self, ask: Callable[[T], bool | Awaitable[bool]]) -> Callable[[Message], bool | Awaitable[bool]]:
-        """What a service is asked with, taking messages."""
+        """Wrap a typed `ask` function of a service into one that takes messages."""
         return lambda message: ask(self.codec.read(message))
 
 
 class _Reply(Generic[S, X]):
-    """For type checkers: a request's own type and that of the reply to it, and no others."""
+    """For type checkers: the type of a request and the type of its reply."""
 
 
 class Declares(TypingProtocol[S, X]):
-    """For type checkers: a value whose class declares the type of the reply to it."""
+    """For type checkers: a request whose class declares the type of the reply."""
 
     def __busway_reply__(self) -> _Reply[S, X]: ...
 
 
 class UndeclaredClass(TypingProtocol[T_co]):
-    """For type checkers: a class whose values do not declare the type of the reply; the others give __sizeof__ another type."""
+    """For type checkers: a class that declares no reply type. Classes that do give __sizeof__ another signature."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> T_co: ...
     def __sizeof__(self, value: Any, /) -> int: ...  # type: ignore[override]
 
 
 class WithReply(Generic[X]):
-    """Base of a dataclass or pydantic model that is a request: names the type of the reply to it.
+    """Base of a dataclass or pydantic model that is a request; its parameter is the type of the reply.
 
     ::
 
@@ -187,7 +189,7 @@ class _ProtocolMeta(msgspec.StructMeta):
 
 
 def _declared_reply(bases: Iterable[object]) -> object:
-    """X of `class Request(Protocol[X])` or `class Request(WithReply[X], ...)`."""
+    """The X of `class Request(Protocol[X])` or `class Request(WithReply[X], ...)`."""
     for base in bases:
         name = getattr(get_origin(base), "__name__", "")
         if name in {"Protocol", "WithReply"} and not isinstance(get_args(base)[0], TypeVar):
@@ -199,8 +201,8 @@ def _declared_reply(bases: Iterable[object]) -> object:
 class Protocol(msgspec.Struct, Generic[R_co], metaclass=_ProtocolMeta, frozen=True):
     """Base of typed messages: `class Hello(Protocol, prefix="hello"): name: str`.
 
-    A request names its reply: `class Ask(Protocol[Answer], prefix="ask")`, or `reply=Answer` if a type checker need not
-    know. Values are immutable. Without a prefix the class is only a base for others.
+    A request names its reply type: `class Ask(Protocol[Answer], prefix="ask")`, or `reply=Answer`, which type
+    checkers do not see. Values are immutable. Without a prefix the class is only a base of other classes.
     """
 
     if TYPE_CHECKING:
@@ -214,11 +216,11 @@ class Protocol(msgspec.Struct, Generic[R_co], metaclass=_ProtocolMeta, frozen=Tr
 
     @classmethod
     def decode(cls, message: Message | bytes) -> Self:
-        """The value of a message or of a payload, in the encoding of the protocol; PayloadError if it doesn't fit."""
+        """Decode a message or a payload in the encoding of the protocol. Raises PayloadError if it does not fit."""
         return decode(cls, message)
 
     def encode(self) -> bytes:
-        """The payload of this value, in the encoding of the protocol."""
+        """Encode this value in the encoding of the protocol."""
         return encode(self)
 
 
@@ -231,7 +233,7 @@ def protocol(
 def protocol(
     cls: type[T] | None = None, *, prefix: str, reply: object = msgspec.UNSET, encoding: Encoding = "json"
 ) -> type[T] | Callable[[type[T]], type[T]]:
-    """Make a msgspec struct, dataclass or pydantic model a protocol; the class itself comes back. Also a decorator."""
+    """Declare a msgspec struct, dataclass or pydantic model as a protocol, and return it. Also a decorator."""
 
     def declare(cls: type[T]) -> type[T]:
         declared = _declared_reply(getattr(cls, "__orig_bases__", ()))
@@ -245,16 +247,17 @@ def protocol(
 
 
 def declared() -> list[type]:
-    """The protocols of this process, by their prefixes and names."""
+    """The protocols of this process, ordered by prefix and name."""
     return sorted(_DECLARED, key=lambda cls: (kind_for(cls).prefix, cls.__name__))
 
 
 def kind_of(value: object) -> Kind[Any] | None:
-    """The declaration of a value's type, if it is a protocol. A subclass needs its own."""
+    """The declaration of a value's class; None if the class is not a protocol. A subclass needs its own declaration."""
     return type(value).__dict__.get(_KIND)
 
 
 def kind_for(cls: type[T]) -> Kind[T]:
+    """The declaration of a class. Raises TypeError if the class is not a protocol."""
     kind = getattr(cls, "__dict__", {}).get(_KIND)
     if kind is None:
         raise TypeError(
@@ -265,16 +268,16 @@ def kind_for(cls: type[T]) -> Kind[T]:
 
 
 def decode(cls: type[T], message: Message | bytes) -> T:
-    """The value of a message or of a payload; PayloadError if it doesn't fit the type.
+    """Decode a message or a payload in the encoding of the protocol. Raises PayloadError if it does not fit.
 
-    The encoding is that of the protocol. A type that is no protocol, such as the one of a reply, is read as JSON.
+    A type that is not a protocol, such as the type of a reply, is decoded from JSON.
     """
     codec = _codec_for(cls)
     return codec.decode("", message) if isinstance(message, bytes) else codec.read(message)
 
 
 def encode(value: object) -> bytes:
-    """The payload of a value: in the encoding of its protocol, or as JSON if its type is no protocol."""
+    """Encode a value in the encoding of its protocol, or as JSON if its type is not a protocol."""
     kind = kind_of(value)
     return encode_any("", value) if kind is None else kind.codec.encode("", value)
 
@@ -286,12 +289,12 @@ def _codec_for(cls: type[T]) -> Codec[T]:
 
 @lru_cache(maxsize=256)
 def json_codec(type_: Any) -> Codec[Any]:
-    """The codec of a type that is no protocol."""
+    """The codec of a type that is not a protocol."""
     return Codec(type_, "json")
 
 
 def reply_codec(payload: object, reply: Any) -> Codec[Any] | None:
-    """How the replies to a request are read; None: as they come. `reply` is the type that the requester named, or None."""
+    """The codec of the replies to a request; None: they stay messages. `reply` is the requester's type, or None."""
     kind = kind_of(payload)
     if reply is not None:
         return json_codec(reply) if kind is None or kind.codec.encoding == "json" else Codec(reply, kind.codec.encoding)
@@ -299,7 +302,7 @@ def reply_codec(payload: object, reply: Any) -> Codec[Any] | None:
 
 
 def outgoing(topic: str, payload: object) -> tuple[str, bytes]:
-    """Full topic and payload bytes of whatever a caller wants to send."""
+    """The full topic and the payload bytes of a value to send."""
     kind = kind_of(payload)
     if kind is not None:
         topic = kind.topic(topic)
@@ -317,14 +320,14 @@ class _Pair(NamedTuple, Generic[T]):
 
 
 class Received(_Pair[T]):
-    """A typed message as it arrived: `topic, value = received`; the topic is the full one, with the prefix."""
+    """A typed message that has arrived: `topic, value = received`. The topic includes the prefix."""
 
     message: Message
-    """The untyped message: id, time, sender, payload."""
+    """The untyped message, with id, time, sender and payload."""
 
 
 def receive_reply(codec: Codec[T]) -> Callable[[Message], Received[T]]:
-    """Makes a reply a typed one."""
+    """A function that decodes a reply into a typed one."""
     return lambda message: _received(message, codec.read(message))
 
 

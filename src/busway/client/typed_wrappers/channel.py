@@ -1,6 +1,7 @@
-"""Typed channels: a wrapper that puts a protocol on top of a channel.
+"""The typed channel: a wrapper that decodes the payloads of a channel's messages.
 
-A payload that does not fit its type becomes a dead letter at once, so that the consumer only sees values. Made by channels.py.
+`Bus.channel()` makes it. A message whose payload does not fit its type becomes a dead letter at once, so the consumer
+gets only values.
 """
 
 import asyncio
@@ -31,10 +32,10 @@ _MOST: Final = 64
 
 
 class Delivered(Received[T]):
-    """A typed message of a channel, to be acknowledged: `topic, value = delivered`."""
+    """A typed message of a channel, which the consumer acknowledges: `topic, value = delivered`."""
 
     def ack(self) -> Awaitable[None]:
-        """Tell the channel that it is done; await it to know that this is stored."""
+        """Acknowledge it. Await this to know that the broker has stored it."""
         return self.message.ack()
 
     def nack(self, delay: Duration | None = None, reason: str | None = None) -> Awaitable[None]:
@@ -42,11 +43,11 @@ class Delivered(Received[T]):
         return self.message.nack(delay, reason)
 
     def reject(self, reason: str) -> Awaitable[None]:
-        """Make it a dead letter at once."""
+        """Move it to the dead-letter topic at once."""
         return self.message.reject(reason)
 
     def extend(self) -> Awaitable[None]:
-        """Tell the channel that work on it goes on: its lease begins anew."""
+        """Restart its lease, for it is still in work."""
         return self.message.extend()
 
 
@@ -60,13 +61,13 @@ def plain(messages: "Given[T]") -> Message | list[Message]:
         return messages
     if isinstance(messages, Received):  # an iterable, too
         return messages.message
-    return [one.message if isinstance(one, Received) else one for one in messages]
+    return [item.message if isinstance(item, Received) else item for item in messages]
 
 
 def fitting(
     batch: Iterable[Message], read: Callable[[Message], T], refuse: Callable[[Message, PayloadError], object]
 ) -> list[T]:
-    """The messages of a batch that fit their type, typed; the others are refused."""
+    """The typed messages of a batch. `refuse` is called with each message that does not fit its type."""
     found: list[T] = []
     for message in batch:
         try:
@@ -77,7 +78,7 @@ def fitting(
 
 
 def reading(kind: Kind[T], made: Callable[[str, T], R]) -> Callable[[Message], R]:
-    """Makes a message of a channel a typed one."""
+    """A function that decodes a message of a channel into a typed one."""
 
     def read(message: Message) -> R:
         typed = made(message.topic, kind.codec.read(message))
@@ -88,7 +89,7 @@ def reading(kind: Kind[T], made: Callable[[str, T], R]) -> Callable[[Message], R
 
 
 def handling(read: Callable[[Message], T], handler: Callable[[T], object]) -> Handler:
-    """A channel's handler that takes messages."""
+    """Wrap a typed handler of a channel into one that takes messages."""
 
     def handle(message: Message) -> object:
         try:
@@ -101,9 +102,9 @@ def handling(read: Callable[[Message], T], handler: Callable[[T], object]) -> Ha
 
 
 class TypedChannel(Wrapper, ChannelProperties, Generic[T]):
-    """A channel that gives Delivered[T]. Iterate over it, or use recv(), take() or batches(), and ack() each message.
+    """A channel of Delivered[T] messages. Iterate over it, or use recv(), take() or batches(), and ack() each message.
 
-    A payload that does not fit the type becomes a dead letter at once, whose reason names the field.
+    A message whose payload does not fit the type becomes a dead letter at once. Its reason names the field.
     """
 
     _inner: "Channel"
@@ -120,13 +121,13 @@ class TypedChannel(Wrapper, ChannelProperties, Generic[T]):
                 yield delivered
 
     async def recv(self, timeout: Duration | None = None) -> Delivered[T]:
-        """The next message that fits. Raises Timeout, Closed, or what ended the channel."""
+        """The next message that fits. Raises Timeout, Closed, or the error that ended the channel."""
         return (await self.take(1, timeout))[0]
 
     async def take(
         self, most: int = _MOST, timeout: Duration | None = None, *, whole: bool = False
     ) -> list[Delivered[T]]:
-        """At least one message and at most so many; with `whole` as many, unless the time is over before."""
+        """At least one message and at most so many; with `whole` so many, unless the timeout is over first."""
         timeout = check_timeout("timeout", timeout)
         clock = asyncio.get_running_loop().time
         until = None if timeout is None else clock() + timeout
@@ -140,7 +141,7 @@ class TypedChannel(Wrapper, ChannelProperties, Generic[T]):
                     raise
                 break
             except BaseException:
-                self._inner.put_back([one.message for one in found])
+                self._inner.put_back([delivered.message for delivered in found])
                 raise
             found += self._fitting(batch)
         return found
@@ -154,32 +155,32 @@ class TypedChannel(Wrapper, ChannelProperties, Generic[T]):
     def _fitting(self, batch: list[Message]) -> list[Delivered[T]]:
         return fitting(batch, self._read, self._inner.refuse)
 
-    # Settling.
+    # Acknowledging.
 
     def ack(self, messages: Given[T]) -> "AckOutcome":
-        """These are done. Await it to know that this is stored; AckLate if one was redelivered to another consumer."""
+        """Acknowledge messages. Await it to know that this is stored. Raises AckLate if one had been redelivered."""
         return self._inner.ack(plain(messages))
 
     def nack(self, messages: Given[T], delay: Duration | None = None, reason: str | None = None) -> "AckOutcome":
-        """These could not be dealt with: they are redelivered, after the delay, without one as the channel's backoff says."""
+        """Have failed messages redelivered, after the delay or, without one, after the channel's backoff."""
         return self._inner.nack(plain(messages), delay, reason)
 
     def reject(self, messages: Given[T], reason: str) -> "AckOutcome":
-        """No consumer can deal with these: they become dead letters at once, with this reason."""
+        """Move messages to the dead-letter topic at once, with this reason: no consumer can process them."""
         return self._inner.reject(plain(messages), reason)
 
     def extend(self, messages: Given[T]) -> "AckOutcome":
-        """Work on these goes on: their lease begins anew."""
+        """Restart the leases of messages that are still in work."""
         return self._inner.extend(plain(messages))
 
     # The channel itself.
 
     async def seek(self, start: "Start") -> int:
-        """Go to another place, for all consumers, as seek() of an untyped channel; the offset."""
+        """Move the channel to another place, for all consumers, as Channel.seek() does. Returns the offset."""
         return await self._inner.seek(start)
 
     async def dead(self, **chosen: Any) -> "list[DeadLetter]":
-        """The last dead letters of the channel, as Bus.dead_letters() gives them."""
+        """The last dead letters of the channel, as from Bus.dead_letters()."""
         return await self._inner.dead(**chosen)
 
     async def redrive(
@@ -197,5 +198,5 @@ class TypedChannel(Wrapper, ChannelProperties, Generic[T]):
         await self._inner.resume()
 
     async def info(self) -> ChannelInfo:
-        """Its settings and figures, over all nodes."""
+        """The channel's settings and figures, over all nodes."""
         return await self._inner.info()

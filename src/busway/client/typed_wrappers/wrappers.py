@@ -1,6 +1,7 @@
-"""Typed subscriptions, services and requests: wrappers that put a protocol on top of their untyped counterparts.
+"""Typed subscriptions, services and requests: wrappers that decode and encode payloads for their untyped counterparts.
 
-A payload that doesn't fit its type raises PayloadError with topic and field, or fails the request with it. Made by receiving.py.
+The verbs of a Bus make them. A payload that does not fit its type raises PayloadError with topic and field, or fails
+the request with it.
 """
 
 from collections import deque
@@ -25,12 +26,12 @@ T = TypeVar("T")
 
 
 class Wrapper:
-    """Started, awaited, entered and closed with the subscription, channel or service that it wraps."""
+    """Delegates start, await, `async with` and close to the wrapped subscription, channel or service."""
 
     _inner: "Subscription | Channel | Service"
 
     async def start(self) -> Self:
-        """Register with the broker, as that of the untyped form does."""
+        """Register with the broker, as start() of the untyped form."""
         await self._inner.start()
         return self
 
@@ -47,14 +48,15 @@ class Wrapper:
         return self.start().__await__()
 
     async def close(self) -> None:
-        """Take no more, as that of the untyped form does."""
+        """Withdraw it from the broker, as close() of the untyped form."""
         await self._inner.close()
 
 
 class TypedSubscription(Wrapper, CounterProperties, Generic[T]):
-    """A subscription that gives Received[T].
+    """A subscription to Received[T] messages.
 
-    A payload that doesn't fit raises PayloadError at its place in the stream; the next recv() or `async for` goes on after it.
+    A payload that does not fit raises PayloadError when its message is next; the next recv() or `async for` continues
+    after it.
     """
 
     _inner: "Subscription"
@@ -62,7 +64,7 @@ class TypedSubscription(Wrapper, CounterProperties, Generic[T]):
     def __init__(self, inner: "Subscription", kind: Kind[T]) -> None:
         self._inner = inner
         self._kind = kind
-        self._ahead: deque[Message] = deque()  # rest of a batch that was cut
+        self._ahead: deque[Message] = deque()  # the rest of a batch after a payload that does not fit
 
     async def __aiter__(self) -> AsyncIterator[Received[T]]:
         while self._ahead:
@@ -71,16 +73,16 @@ class TypedSubscription(Wrapper, CounterProperties, Generic[T]):
             yield self._kind.receive(message)
 
     async def recv(self, timeout: Duration | None = None) -> Received[T]:
-        """The next message; Timeout if none came in time, PayloadError if it doesn't fit."""
+        """The next message. Raises PayloadError if it does not fit, and as recv() of a subscription."""
         message = self._ahead.popleft() if self._ahead else await self._inner.recv(timeout)
         return self._kind.receive(message)
 
     async def take(self, most: int = 4096, timeout: Duration | None = None) -> list[Received[T]]:
-        """At least one message, at most `most`. One that doesn't fit ends the list before it; the next call raises for it."""
+        """At least one message, at most `most`. The list ends before a misfit, for which the next call raises."""
         return self._fitting(self._rest(most) or await self._inner.take(most, timeout))
 
     async def batches(self, most: int = 4096) -> AsyncIterator[list[Received[T]]]:
-        """Lists of what has arrived, cut as by take(), until the subscription is closed."""
+        """Lists of the messages that have arrived, as from take(), until the subscription is closed."""
         while rest := self._rest(most):
             yield self._fitting(rest)
         async for batch in self._inner.batches(most):
@@ -90,24 +92,24 @@ class TypedSubscription(Wrapper, CounterProperties, Generic[T]):
 
     @property
     def position(self) -> Positions:
-        """How far its consumers have come; given as `since` to a later subscription it goes on from there."""
+        """How far its consumers have come. Given as `since`, a later subscription resumes from there."""
         return position_before(self._inner.position, self._ahead)
 
     def _rest(self, most: int) -> list[Message]:
-        """What is left of a batch that was cut."""
+        """The next messages of the rest of a batch."""
         return [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
 
     def _fitting(self, batch: list[Message]) -> list[Received[T]]:
         receive = self._kind.receive
-        taken: list[Received[T]] = []
+        found: list[Received[T]] = []
         try:
             for message in batch:
-                taken.append(receive(message))  # noqa: PERF401 - what fits before an error is kept
+                found.append(receive(message))  # noqa: PERF401 - the messages before an error are returned
         except PayloadError:
-            self._ahead.extendleft(reversed(batch[len(taken) + (not taken) :]))
-            if not taken:
+            self._ahead.extendleft(reversed(batch[len(found) + (not found) :]))
+            if not found:
                 raise
-        return taken
+        return found
 
     @property
     def closed(self) -> bool:
@@ -119,7 +121,7 @@ class TypedSubscription(Wrapper, CounterProperties, Generic[T]):
 
 
 class TypedRequest(Generic[T]):
-    """A request that waits for reply() or fail()."""
+    """A typed request. The program answers it by reply() or fail()."""
 
     def __init__(self, inner: "Request", kind: Kind[T], value: T) -> None:
         self._inner = inner
@@ -135,16 +137,16 @@ class TypedRequest(Generic[T]):
         return self._inner.message
 
     async def reply(self, value: object, *, last: bool = True) -> None:
-        """Answer it; unless this is the `last` reply, more may follow."""
+        """Send a reply. More replies may follow unless this is the `last` one."""
         await self._inner.reply(self._kind.reply_codec().encode(self.topic, value), last=last)
 
     async def fail(self, text: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
-        """Answer it with an error, which the requester gets as HandlerError, with this code and these details."""
+        """Answer with an error. The requester gets a HandlerError with this text, code and details."""
         await self._inner.fail(text, code=code, details=details)
 
 
 class TypedService(Wrapper, Generic[T]):
-    """A service that gives TypedRequest[T]; requests that don't fit are failed with the PayloadError's text and reported."""
+    """A service of TypedRequest[T] requests. It fails and reports requests that do not fit, with their PayloadError."""
 
     _inner: "Service"
 
