@@ -161,6 +161,21 @@ async def test_one_that_a_task_waits_for_lives_without_a_reference(net: Net, how
     await until(lambda: seen == [b"x"])
 
 
+@pytest.mark.parametrize("how", ["iterate", "batches"])
+async def test_an_iterator_keeps_its_subscription_alive(net: Net, how: str) -> None:
+    bus = await net.connect()
+    seen: list[str] = []
+    subscription = await bus.subscribe("t")
+    messages = subscription.batches(1) if how == "batches" else aiter(subscription)
+    await bus.publish("t", "0")
+    seen.append(str(await within(anext(messages))))
+    del subscription
+    gc.collect()
+    await bus.publish("t", "1")
+    seen.append(str(await within(anext(messages))))
+    assert len(seen) == 2
+
+
 async def test_requests_that_a_dropped_service_has_not_taken_fail(net: Net) -> None:
     asker, bus = await net.connect(), await net.connect()
     parts = [await bus.serve("slow")]

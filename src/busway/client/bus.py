@@ -47,10 +47,10 @@ _FOR_STORED: Final = "expires, delay and deliver_at are for stored messages: giv
 class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, ChannelVerbs):
     """A client. Use it with `async with`, or await it and close() it.
 
-    Where each verb is implemented, below `busway.client` if nothing else is said:
+    Where each verb is implemented; the files are below `busway/client`:
 
     - publish, send: the native Publisher of `busway._core` sends what can be sent at once; _publish() does the rest
-    - publish_many, feed, info, rtt, flush, events, open, close, drain: here
+    - publish_many, feed, info, rtt, flush, events, open, close, drain: bus.py
     - subscribe, serve: verbs.py
     - push, request, request_all, request_many: services/requests.py
     - post, unpost, pin, unpin, kept: retained.py

@@ -101,10 +101,10 @@ class Posts:
             finally:
                 for post in again:
                     core.pending.pop(post.number)
-            lost = next((error for one in answers if isinstance(error := one.exception(), Disconnected)), None)
+            lost = next((error for answer in answers if isinstance(error := answer.exception(), Disconnected)), None)
             if lost is not None:
                 raise copy(lost)
-            refused = [post for post, one in zip(again, answers, strict=True) if one.exception() is not None]
+            refused = [post for post, answer in zip(again, answers, strict=True) if answer.exception() is not None]
             again = [posts[-1] for post in refused if (posts := self._by_key.get(post.key))]
 
     def end(self, error: BusError) -> None:

@@ -127,15 +127,15 @@ class SubscribeVerbs:
         those behind a position. Live messages follow without gap or repeat. The last message of the backlog is
         marked. A subscription that can't keep up falls behind and catches up, so it misses no stored message.
 
-        `where` are rules on the fields, one for each name, and `extra` is the rule for all other names. The client
-        calls rules that are functions; the broker checks all others. Retained messages come first. With `notify` a
-        message of the kind "notify" follows the last of them. With `watch` a message of the kind "withdrawn" reports
-        each retained message that was withdrawn. With `listen` it gets copies of pushes and requests, and is no
-        consumer of them.
+        `where` are rules on the fields, one for each name, and `extra` names the other fields that are allowed, or is
+        a function that checks them. The client calls rules that are functions; the broker checks all others. Retained
+        messages come first. With `notify` a message of the kind "notify" follows the last of them. With `watch` a
+        message of the kind "withdrawn" reports each retained message that was withdrawn. With `listen` it gets copies
+        of pushes and requests, and is no consumer of them.
 
         In a cluster `scope` is "global", "local" for messages of clients of the same node, or "remote" for those of
-        clients of the other nodes. With wait="cluster" it returns when every node that the broker is linked to knows
-        of it.
+        clients of the other nodes. With wait="cluster" entering it waits until every node that the broker is linked
+        to knows of it.
         """
         check_callable("handler", handler)
         kind = None if isinstance(pattern, str) else kind_for(pattern)
@@ -219,8 +219,8 @@ class SubscribeVerbs:
         and returns typed values.
 
         In a cluster `scope` is "global", "local" for requests of clients of the same node, or "remote" for those of
-        clients of the other nodes. With wait="cluster" it returns when every node that the broker is linked to knows
-        of it.
+        clients of the other nodes. With wait="cluster" entering it waits until every node that the broker is linked
+        to knows of it.
         """
         if len(more) > (1 if isinstance(topic, str) else 2) or (
             more and handler is not None and isinstance(topic, str)

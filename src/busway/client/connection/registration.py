@@ -33,7 +33,7 @@ _AFTER_CANCEL: Final = 1.0
 
 
 class Registrar(Protocol):
-    """Encodes the frames of one registration. It must not refer to the registration's owner, or that is not freed."""
+    """Encodes the frames of one registration. It must not refer to the owner, which is else never freed."""
 
     noun: str
     """What is registered: "subscription", "channel" or "service"."""

@@ -16,14 +16,14 @@ class ReadPositions:
         """The start that the program asked for, as it is sent; empty: live messages only."""
         self._opened = environment.time_ns()
         self._begun: dict[tuple[str, str], int] = {}
-        """Where the stored messages begin, or go on after a gap."""
+        """The offset at which the stored messages begin, or continue after a gap."""
         self._next: dict[tuple[str, str], int] = {}
         """The offset after the last message that a consumer got."""
         self._last: list[Message] = []
         """The reader's current batch, of which consumers may have got only some."""
 
     def begin(self, place: Position, count: int) -> None:
-        """Record that stored messages begin, or go on, behind so many from `place` on."""
+        """Record that the stored messages begin, or continue, `count` messages behind `place`."""
         key = place.broker, place.stream
         self._begun[key] = max(self._begun.get(key, 0), place.offset + count)
 
