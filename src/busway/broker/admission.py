@@ -1,6 +1,6 @@
-"""Who comes in and what they may ask for: the rules that need Python, each answered with a code of the protocol.
+"""Admission: decides HELLO, SUBSCRIBE and SERVE frames by rules that need Python, and answers with a code of the protocol.
 
-Called by the hub's table. Everything a plain publish, push or reply needs is decided in the engine.
+The hub's event table calls it. The engine itself decides all frames of plain publishes, pushes and replies.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 AGENT: Final = f"busway/{__version__}"
 SERVED: Final = 16_384
-"""Services of one client that are remembered, to be listed; the oldest are forgotten."""
+"""The number of services of one client that are listed. The oldest ones are left out."""
 _NAME: Final = 255
 
 
@@ -28,13 +28,13 @@ class Hello(msgspec.Struct, frozen=True):
 
     session: Annotated[int, msgspec.Meta(ge=1)]
     secret: bytes | None = None
-    """Proves that the session is the client's own. It is checked and not kept."""
+    """Proves that the session is the client's own. The broker checks it and does not store it."""
     name: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
     credentials: object = None
     agent: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
     generation: Annotated[int, msgspec.Meta(ge=0)] | None = None
     node: object = None
-    """Of another broker: who it is."""
+    """The node, if another broker of the cluster connects."""
 
 
 _decoder = msgspec.msgpack.Decoder(Hello)
@@ -47,71 +47,71 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
     if session is None or session.closing:
         return
     if version < 1:
-        session.close(Code.VERSION, f"versions 1 to {PROTOCOL} are spoken here")
+        session.close(Code.VERSION, f"HELLO: version {version} is not supported; use 1 to {PROTOCOL}")
         return
     try:
-        said = _decoder.decode(map_bytes)
+        greeting = _decoder.decode(map_bytes)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         hub.faults += 1
         session.close(Code.HANDSHAKE, f"HELLO: {error}")
         return
-    if said.credentials is not None and not isinstance(said.credentials, str | bytes):
+    if greeting.credentials is not None and not isinstance(greeting.credentials, str | bytes):
         hub.faults += 1
         session.close(Code.HANDSHAKE, "HELLO: credentials must be text or bytes")
         return
-    if said.node is None and not is_secret(said.secret, said.session):
+    if greeting.node is None and not is_secret(greeting.secret, greeting.session):
         hub.refused += 1
-        wrong = "no secret" if said.secret is None else "a secret that is not that of its session"
+        wrong = "no secret" if greeting.secret is None else "a secret that is not that of its session"
         session.close(Code.SESSION_SECRET, f"HELLO with {wrong}: use a client library of this version of Busway")
         return
     if hub.settings.authenticate is not None:
         caller = Caller(
-            name=said.name,
-            session=said.session,
-            credentials=said.credentials,
-            agent=said.agent,
+            name=greeting.name,
+            session=greeting.session,
+            credentials=greeting.credentials,
+            agent=greeting.agent,
             transport=session.scheme,
             peer=session.peer(),
             peer_name=session.peer_name(),
         )
-        # Exactly True: a coroutine that nobody awaits must not let anybody in.
+        # Exactly True: a coroutine that is not awaited must not admit a client.
         if hub.settings.authenticate(caller) is not True:
             hub.refused += 1
             session.close(Code.UNAUTHORIZED, "the credentials were refused")
             return
-    if said.node is not None:
+    if greeting.node is not None:
         if not hub.peers.members.clustered:
             hub.refused += 1
             session.close(Code.CLUSTER, "this broker is in no cluster")
         else:
-            hub.peers.members.greeted(session, version, said.node)
+            hub.peers.members.greeted(session, version, greeting.node)
         return
     seen: bool | None = None
-    if said.generation is not None:
-        if not hub.generations.passes(said.session, said.generation):
+    if greeting.generation is not None:
+        if not hub.generations.passes(greeting.session, greeting.generation):
             hub.refused += 1
-            session.close(Code.SESSION_TAKEN, "a later generation of this client was here")
+            session.close(Code.SESSION_TAKEN, "a later generation of this client has connected already")
             return
-        seen = hub.generations.enter(said.session, said.generation)
+        seen = hub.generations.enter(greeting.session, greeting.generation)
     hub.clients += 1
-    session.admitted(hub.clients, said.session, said.name)
+    session.admitted(hub.clients, greeting.session, greeting.name)
     welcome = _welcome(hub, hub.clients, seen=seen)
-    other = hub.engine.accept(conn, said.session, said.name, hub.clients, min(version, PROTOCOL), welcome)
+    other = hub.engine.accept(conn, greeting.session, greeting.name, hub.clients, min(version, PROTOCOL), welcome)
     hub.arrived(session)
     if other is not None and (old := hub.sessions.get(other)):
         old.close(Code.SESSION_TAKEN, "another connection came with the same session")
 
 
 def subscribe(hub: "Hub", event: tuple[Any, ...]) -> None:
-    """Decide a SUBSCRIBE; the engine checks the pattern and queues what is kept and the RESULT."""
+    """Decide a SUBSCRIBE. The engine checks the pattern, and queues the retained messages and the RESULT."""
     conn, number, pattern = event[1], event[3], event[6]
     bare = pattern.removeprefix("/")
-    told = events.are_meant(bare)
-    if is_reserved(bare) and not told:
+    for_events = events.is_for_events(bare)
+    if is_reserved(bare) and not for_events:
         hub.engine.refuse(conn, number, Code.RESERVED, f"topics below {pattern!r} belong to the broker")
         return
     try:
-        (hub.events if told else hub.retained).subscribe(event)
+        (hub.events if for_events else hub.retained).subscribe(event)
     except BusError as error:
         hub.engine.refuse(conn, number, error.code, error.reason)
 
@@ -135,7 +135,7 @@ def serve(hub: "Hub", event: tuple[Any, ...]) -> None:
 
 
 def limits(settings: Settings) -> dict[str, int]:
-    """The limits a client is told."""
+    """The limits that a WELCOME has."""
     return {
         "frame": settings.frame,
         "topic": settings.topic,
@@ -174,18 +174,18 @@ _MOST: Final = 65_536
 
 
 class Generations:
-    """The highest generation that each session came with, since the broker started."""
+    """The highest generation of each session since the broker started."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
         self._known: dict[int, int] = {}
 
     def passes(self, session: int, generation: int) -> bool:
-        """Whether no higher generation was here."""
+        """Whether no higher generation of the session has connected."""
         return generation >= self._known.get(session, 0)
 
     def enter(self, session: int, generation: int) -> bool:
-        """This one was let in; whether one of its session was here before."""
+        """Record an admitted generation. Returns whether the session has connected before."""
         seen = self._known.pop(session, None) is not None
         self._known[session] = generation
         if len(self._known) > self._most:

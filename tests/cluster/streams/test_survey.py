@@ -166,7 +166,7 @@ async def test_nodes_that_are_gone_are_told(three):
     ):
         await clients[0].seek_channel("jobs", "work", "new")
     assert (await clients[0].channel_info("jobs", "work")).lag == 0
-    with pytest.raises(busway.StoreFailed, match="node-2, whose place that is, can't be reached"):
+    with pytest.raises(busway.StoreFailed, match="node-2, which owns that position, can't be reached"):
         await clients[0].seek_channel("jobs", "work", busway.Position(servers[2].guid, "jobs", 3))
 
 

@@ -1,6 +1,7 @@
-"""The broker's services about channels, on topics below `$bus/channel`: make, change, move, list and remove them.
+"""The broker's channel services on topics below `$bus/channel`: create, update, seek, list and remove channels, and redrive.
 
-Questions and answers are JSON; rules and other bytes are base64 in them. Consuming is by frames, see `delivering`.
+`admin.services` calls them. Questions and answers are JSON, with rules and other bytes in base64. Consumers use frames instead,
+see `channels.manager`.
 """
 
 import base64
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of all of them; what a service doesn't need it ignores."""
+    """The payload of a request on all other channel services. Each service ignores the entries that it does not need."""
 
     stream: str
     channel: str | None = None
@@ -35,31 +36,31 @@ class LettersQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stream: str
     channel: str
     letters: Letters
-    """Offset and time of the message of each, and the epoch in which it died: `dead_offset`, `dead_epoch`, and the letter's own time."""
+    """Of each letter: the fields `dead_offset` and `dead_epoch`, and the time of the letter."""
     broker: str = ""
-    """The guid of the node whose part of the stream the messages are in, `dead_part`; empty: the one that is asked."""
+    """The field `dead_part`: the guid of the node that has stored the messages. Empty: the node that gets the request."""
 
 
 async def create(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/channel/create`: a channel with these settings; one that is there gets them."""
+    """`$bus/channel/create`: create a channel with these settings, or apply them to an existing one."""
     question = _question(message)
     name = check_channel(question.channel)
     driver = await hub.channels.declare(question.stream, name, _settings(question), question.start)
-    await _everywhere(hub, driver)
+    await _agreed(hub, driver)
     return await _whole(hub, driver)
 
 
 async def update(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/channel/update`: other settings; those that aren't named stay."""
+    """`$bus/channel/update`: change some settings of a channel."""
     question = _question(message)
     driver = _found(hub, question)
     await hub.channels.configure(driver, _settings(question))
-    await _everywhere(hub, driver)
+    await _agreed(hub, driver)
     return await _whole(hub, driver)
 
 
 async def seek(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/channel/seek`: go to another place, for all consumers: in all parts, or in the one that the place is in."""
+    """`$bus/channel/seek`: move a channel to a position, in all parts or in the part that has the position."""
     question = _question(message)
     driver = _found(hub, question)
     guid = _owner(hub, question.start)
@@ -69,18 +70,18 @@ async def seek(hub: "Hub", message: Message) -> dict[str, Any]:
     if guid == hub.guid:
         return {"offset": moved[guid], "parts": moved}
     others = await hub.peers.channels.seek(question.stream, driver.name, question.start, guid)
-    moved |= {one.guid: one.offset for one in others if not one.error}
+    moved |= {answer.guid: answer.offset for answer in others if not answer.error}
     if guid is not None and guid not in moved:
         _raise_for(question.start, guid, others)
-    if failed := [f"{one.node} ({one.error})" for one in others if one.error]:
-        went = ", ".join([hub.name or hub.guid[:8], *(one.node for one in others if not one.error)])
-        reason = f"the channel {driver.name!r} has moved at {went}, but not at {', '.join(failed)}: seek again later"
+    if failed := [f"{answer.node} ({answer.error})" for answer in others if answer.error]:
+        done = ", ".join([hub.name or hub.guid[:8], *(answer.node for answer in others if not answer.error)])
+        reason = f"the channel {driver.name!r} has moved at {done}, but not at {', '.join(failed)}: seek again later"
         raise StoreFailed(reason)
     return {"offset": moved[guid or hub.guid], "parts": moved}
 
 
 def _owner(hub: "Hub", start: tuple[str, Any]) -> str | None:
-    """Whose part a place is in; None: it is a place in all."""
+    """The guid of the node that owns a position; None: all parts have one."""
     kind, value = start
     if kind == "offset":
         return hub.guid
@@ -95,17 +96,17 @@ def _owner(hub: "Hub", start: tuple[str, Any]) -> str | None:
 
 
 def _raise_for(start: tuple[str, Any], guid: str, others: list[NodeAnswer]) -> NoReturn:
-    """The one part that was to be moved was not."""
+    """Raise because the part that owns the position was not moved."""
     if not others:
-        raise OutOfRange(f"{start[0]}: the broker {guid}, whose place that is, is not known here")
-    one = others[0]
-    if one.code != Code.OK:
-        raise from_code(one.code, f"{one.node}: {one.error}")
-    raise StoreFailed(f"{start[0]}: {one.node}, whose place that is, can't be reached now: {one.error}")
+        raise OutOfRange(f"{start[0]}: the broker {guid}, which owns that position, is not known here")
+    answer = others[0]
+    if answer.code != Code.OK:
+        raise from_code(answer.code, f"{answer.node}: {answer.error}")
+    raise StoreFailed(f"{start[0]}: {answer.node}, which owns that position, can't be reached now: {answer.error}")
 
 
 async def dead(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/channel/dead`: what became of dead letters of a channel."""
+    """`$bus/channel/dead`: the status of dead letters of a channel."""
     return await _letters(hub, message, "dead")
 
 
@@ -124,31 +125,32 @@ async def _letters(hub: "Hub", message: Message, what: Literal["dead", "redrive"
         return {"states": states}
     answers = await hub.peers.channels.dead_letters(what, question.stream, name, question.letters, guid)
     if not answers:
-        raise OutOfRange(f"letters: the broker {guid}, whose channel that is, is not known here")
+        raise OutOfRange(f"letters: the broker {guid}, which has stored the messages, is not known here")
     answer = answers[0]
     if answer.code != Code.OK:
         raise from_code(answer.code, f"{answer.node}: {answer.error}")
     if answer.error:
-        raise StoreFailed(f"letters: {answer.node}, whose channel that is, can't be reached now: {answer.error}")
+        reason = f"letters: {answer.node}, which has stored the messages, can't be reached now: {answer.error}"
+        raise StoreFailed(reason)
     return {"states": answer.states}
 
 
 async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/channel/remove`: the channel as it was."""
+    """`$bus/channel/remove`: remove a channel. The answer has its last settings and figures."""
     driver = _found(hub, _question(message))
-    was = await _whole(hub, driver)
+    last = await _whole(hub, driver)
     await hub.channels.remove(driver)
-    await _everywhere(hub, driver)
-    return was
+    await _agreed(hub, driver)
+    return last
 
 
-async def _everywhere(hub: "Hub", driver: ChannelDriver) -> None:
-    """Wait for the other nodes, so that their consumers find it as it is."""
+async def _agreed(hub: "Hub", driver: ChannelDriver) -> None:
+    """Wait until the other nodes have the same definition of a channel."""
     await hub.peers.channels.agreed(f"{driver.stream.name}/{driver.name}")
 
 
 async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/channel/list`: settings and figures of one channel, or of all of a stream."""
+    """`$bus/channel/list`: the settings and figures of one channel, or of all channels of a stream."""
     question = _question(message)
     if question.channel is not None:
         return {"channels": [await _whole(hub, _found(hub, question))]}
@@ -164,15 +166,14 @@ def _found(hub: "Hub", question: Question) -> ChannelDriver:
 
 
 async def _whole(hub: "Hub", driver: ChannelDriver) -> dict[str, Any]:
-    """Settings and figures of one channel, and what each node has of it."""
+    """The settings and figures of one channel, with its part at each node."""
     name = driver.name
-    return next(one for one in await _wholes(hub, driver.stream.name, name) if one["name"] == name)
+    return next(whole for whole in await _wholes(hub, driver.stream.name, name) if whole["name"] == name)
 
 
 async def _wholes(hub: "Hub", stream: str, channel: str | None) -> list[dict[str, Any]]:
-    """The same of all channels of a stream, without what each node has."""
-    found = hub.channels.found(stream, channel)
-    here = [own_figures(hub, one) for one in found]
+    """The settings and figures of one channel with its parts, or of all channels of a stream without parts."""
+    here = [own_figures(hub, driver) for driver in hub.channels.found(stream, channel)]
     if not hub.peers.members.clustered:
         return here
     return summed(hub, here, await hub.peers.channels.survey(stream, channel), parts=channel is not None)

@@ -1,4 +1,4 @@
-"""The broker's own services, on topics below `$bus`: requests to them are answered here instead of by a client."""
+"""The broker's own services on topics below `$bus`: answers their requests instead of a client. The hub calls it."""
 
 import asyncio
 import base64
@@ -27,14 +27,14 @@ KEPT: Final = "$bus/kept"
 
 
 class InfoQuestion(msgspec.Struct, frozen=True):
-    """The payload of a request on `$bus/info`: how many connections to list, and from which on."""
+    """The payload of a request on `$bus/info`: the number of connections to list, and how many to skip."""
 
     connections: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1000
     skip: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 0
 
 
 class KeptQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on `$bus/kept`: which kept messages (rules as in a SUBSCRIBE, base64), from which on, how many."""
+    """The payload of a request on `$bus/kept`: a selection of retained messages (rules as in a SUBSCRIBE, base64)."""
 
     pattern: str = "**"
     rules: bytes = b""
@@ -43,13 +43,13 @@ class KeptQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def register(engine: Engine) -> None:
-    """Have the engine hand over the requests on these topics."""
+    """Have the engine pass requests on these topics to the hub."""
     for topic in (*_SERVICES, *_LATER, *_OWN):
         engine.internal(topic)
 
 
 def call(hub: "Hub", event: tuple[Any, ...]) -> None:
-    """Answer one request, at once or when it is done."""
+    """Answer one request, at once or by a task."""
     _, conn, number, message = event
     if (later := _LATER.get(message.topic)) is not None:
         hub.admin.begin(conn, number, message, later)
@@ -67,14 +67,14 @@ def call(hub: "Hub", event: tuple[Any, ...]) -> None:
 
 
 def refusal(message: Message, error: BusError | msgspec.MsgspecError | RecursionError) -> tuple[int, bytes]:
-    """Code and text for who asked."""
+    """The code and the text of an error, for the requester."""
     if isinstance(error, BusError):
-        return error.code or Code.STORE_FAILED, error.reason.encode()  # what has no code is of the broker's disk
+        return error.code or Code.STORE_FAILED, error.reason.encode()  # errors of the broker's disk have no code
     return Code.HANDLER_ERROR, f"{message.topic}: {error}".encode()
 
 
 class AdminServices:
-    """Requests to the broker itself whose answers take more than a moment, such as those that wait for a disk."""
+    """Runs requests to the broker whose answers take time, such as those that wait for a disk."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
@@ -96,7 +96,7 @@ class AdminServices:
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
             hub.unexpected(error, session, message.topic)
             return
-        # Meanwhile another client may have the number of a connection that has ended.
+        # The connection may have ended, and another one may have its number.
         if session is not None and hub.sessions.get(conn) is session:
             hub.engine.reply(conn, number, code, payload)
             hub.flush()
@@ -107,7 +107,7 @@ class AdminServices:
 
 
 def info(hub: "Hub", message: Message) -> dict[str, Any]:
-    """What `busway info` shows: the broker, its counters, and its connections."""
+    """The answer for `busway info`: the broker, its counters, and its connections."""
     payload = message.payload
     question = msgspec.json.decode(payload, type=InfoQuestion) if payload else InfoQuestion()
     listed = islice(hub.sessions.items(), question.skip, question.skip + question.connections)
@@ -115,7 +115,7 @@ def info(hub: "Hub", message: Message) -> dict[str, Any]:
 
 
 def overview(hub: "Hub") -> dict[str, Any]:
-    """All of that but the connections."""
+    """The answer for `busway info` without the connections."""
     return {
         "name": hub.name,
         "guid": hub.guid,
@@ -137,17 +137,17 @@ def overview(hub: "Hub") -> dict[str, Any]:
 
 
 def kept(hub: "Hub", message: Message) -> dict[str, Any]:
-    """For tools that only speak requests (others subscribe, as `bus.kept()` does): kept messages in order, as many as fit."""
+    """The retained messages in order, as many as fit, for tools that only send requests. Others subscribe, like `bus.kept()`."""
     payload = message.payload
     question = msgspec.json.decode(payload, type=KeptQuestion) if payload else KeptQuestion()
     found = hub.retained.box.select(question.pattern, question.rules)
     room = hub.settings.frame - KiB
     listed: list[msgspec.Raw] = []
-    for one in islice(found, question.skip, question.skip + question.most):
-        record = _kept(one)
+    for retained in islice(found, question.skip, question.skip + question.most):
+        record = _kept(retained)
         encoded = msgspec.json.encode(record)
         if len(encoded) > room and not listed:
-            # Too large for any reply: who wants it subscribes.
+            # The message is too large for any reply: only a subscription can get its payload.
             encoded = msgspec.json.encode(record | {"payload": None, "fields": None})
         room -= len(encoded) + 1
         if room < 0:
@@ -156,16 +156,16 @@ def kept(hub: "Hub", message: Message) -> dict[str, Any]:
     return {"total": len(found), "skip": question.skip, "kept": listed}
 
 
-def _kept(one: RetainedMessage) -> dict[str, Any]:
-    payload = one.payload
+def _kept(message: RetainedMessage) -> dict[str, Any]:
+    payload = message.payload
     return {
-        "id": f"{one.session:016x}{one.number:016x}",
-        "kind": "pin" if one.flags & PIN else "post",
-        "topic": one.topic,
-        "sender": one.name,
-        "session": f"{one.session:016x}",
-        "time": one.time,
-        "fields": _plain(msgspec.msgpack.decode(one.fields)) if one.fields else {},
+        "id": f"{message.session:016x}{message.number:016x}",
+        "kind": "pin" if message.flags & PIN else "post",
+        "topic": message.topic,
+        "sender": message.name,
+        "session": f"{message.session:016x}",
+        "time": message.time,
+        "fields": _plain(msgspec.msgpack.decode(message.fields)) if message.fields else {},
         "size": len(payload),
         "payload": _text(payload),
     }
@@ -180,7 +180,7 @@ def _text(value: bytes) -> str | dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """A field's value for JSON; bytes as {"base64": ...}, so that they are no text."""
+    """A field's value for JSON, with bytes as {"base64": ...} to distinguish them from text."""
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, dict):
@@ -191,7 +191,7 @@ def _plain(value: Any) -> Any:
 
 
 def stats(hub: "Hub") -> dict[str, Any]:
-    """The engine's counters, those of the sessions, of what is kept and of shared services."""
+    """The counters of the engine, the sessions, the retained messages and the shared services."""
     return hub.engine.stats() | {
         "kept": len(hub.retained.box),
         "kept_bytes": hub.retained.box.bytes,
@@ -226,16 +226,16 @@ def _connection(hub: "Hub", conn: int) -> dict[str, Any]:
 _SERVICES: Final[dict[str, Callable[["Hub", Message], dict[str, Any]]]] = {INFO: info, KEPT: kept}
 
 
-async def cluster(hub: "Hub", message: Message) -> dict[str, Any]:  # noqa: ARG001 - there is nothing to ask for
-    """What `busway cluster` shows."""
+async def cluster(hub: "Hub", message: Message) -> dict[str, Any]:  # noqa: ARG001 - the request has no payload
+    """The answer for `busway cluster`."""
     return await hub.peers.members.figures()
 
 
 async def take_over(hub: "Hub", message: Message) -> dict[str, Any]:
-    """What `busway cluster --take` wants: the payload is a node that never comes again."""
+    """Take over for a node that never comes back, for `busway cluster --take`. The payload names the node."""
     return hub.peers.members.take_over(bytes(message.payload).decode(errors="replace").strip())
 
 
 _LATER: Final = streams.SERVICES | channels.SERVICES | {CLUSTER: cluster, f"{CLUSTER}/take": take_over}
 _OWN: Final = {"$bus/stored": streams.stored}
-"""Those that are about who asks, by its session."""
+"""Services that get the session of the requester."""

@@ -1,7 +1,7 @@
-"""The broker's services about streams, on topics below `$bus`: make, change, remove, list, look into and read them.
+"""The broker's stream services on topics below `$bus`: create, update, remove, list, search and read streams.
 
-Questions and answers are JSON, but for `$bus/read`, whose answer is a block of the log. Answered by services.py, each in a
-task of its own, since a store may take time.
+Questions and answers are JSON; only the answer of `$bus/read` is a block of the log. `admin.services` calls each in its own task,
+because a store may take time.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _BROKERS: Final = 64
 
 
 class ListQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on `$bus/stream/list`: one stream, or all; with what each node of the cluster has of it, if `parts`."""
+    """The payload of a request on `$bus/stream/list`: one stream or all, with `parts` also their part at each node."""
 
     name: str | None = None
     parts: bool = False
@@ -49,7 +49,7 @@ class NameQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicsQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on `$bus/stream/topics`: those behind one in the order of their names, as many as fit."""
+    """The payload of a request on `$bus/stream/topics`: the topics after `after` in alphabetical order, as many as fit."""
 
     name: str
     pattern: str = "**"
@@ -57,7 +57,7 @@ class TopicsQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FindQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on `$bus/stream/find`: a time or how long ago (nanoseconds), or a sequence of a topic."""
+    """The payload of a request on `$bus/stream/find`: a time or an age (nanoseconds), or a sequence of a topic."""
 
     name: str
     time: int | None = None
@@ -65,13 +65,13 @@ class FindQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: str | None = None
     sequence: _Natural = 0
     broker: _Guid | None = None
-    """Another node of the cluster, in whose part; for a time."""
+    """The node of the cluster whose part is searched; only for a time or an age."""
 
 
 class ReadQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on `$bus/read`: offsets from `from` to before `to`, of what matches (rules as in a SUBSCRIBE, base64).
+    """The payload of a request on `$bus/read`: matching messages at offsets from `from` to before `to`.
 
-    Expired messages are left out, unless `expired` asks for them.
+    The rules are as in a SUBSCRIBE, in base64. Expired messages are left out, unless `expired` is true.
     """
 
     stream: str
@@ -82,20 +82,20 @@ class ReadQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: bytes = b""
     expired: bool = False
     broker: _Guid | None = None
-    """Another node of the cluster, whose part is meant."""
+    """The node of the cluster whose part is read."""
 
 
 class StoredQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on `$bus/stored`: numbers of the asking client's own messages, as runs of the first and how many."""
+    """The payload of a request on `$bus/stored`: numbers of the requester's own messages, as runs of first number and count."""
 
     brokers: Annotated[tuple[_Guid, ...], msgspec.Meta(max_length=_BROKERS)]
     numbers: Annotated[tuple[tuple[_Natural, _Natural], ...], msgspec.Meta(max_length=_NUMBERS)]
     within: Annotated[float, msgspec.Meta(gt=0, le=60)] = 2.0
-    """Seconds that others have to answer."""
+    """Seconds that other nodes have to answer."""
 
 
 async def create(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/stream/create`: a stream of these settings; where it is stored the broker may choose."""
+    """`$bus/stream/create`: create a stream. Without a `store` the broker chooses it."""
     name, given = _settings(message)
     if given.get("store") is None:
         given["store"] = hub.streams.best
@@ -103,37 +103,37 @@ async def create(hub: "Hub", message: Message) -> dict[str, Any]:
     if name not in hub.streams.by_name:
         hub.streams.check_mirror(config)
     stream = await hub.streams.create(config)
-    await _everywhere(hub, name)
+    await _agreed(hub, name)
     return shown(hub, stream)
 
 
 async def update(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/stream/update`: other settings; those that aren't named stay."""
+    """`$bus/stream/update`: change some settings of a stream."""
     name, given = _settings(message)
     config = hub.streams.get(name).config
     if given.get("safety", config.safety) != config.safety:
         hub.streams.check_mirror(_checked(lambda: config.changed(**given)))
     stream = await hub.streams.update(_checked(lambda: config.changed(**given)))
-    await _everywhere(hub, name)
+    await _agreed(hub, name)
     return shown(hub, stream)
 
 
 async def remove(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/stream/remove`: the stream as it was."""
+    """`$bus/stream/remove`: remove a stream. The answer has its last settings and figures."""
     name = msgspec.json.decode(message.payload, type=NameQuestion).name
-    was = shown(hub, hub.streams.get(name))
+    last = shown(hub, hub.streams.get(name))
     await hub.streams.remove(name)
-    await _everywhere(hub, name)
-    return was
+    await _agreed(hub, name)
+    return last
 
 
-async def _everywhere(hub: "Hub", key: str) -> None:
-    """Wait for the other nodes: who publishes at one of them next means this stream."""
+async def _agreed(hub: "Hub", key: str) -> None:
+    """Wait until the other nodes have the same definition of a stream."""
     await hub.peers.streams.agreed(key)
 
 
 async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/stream/list`: settings and figures."""
+    """`$bus/stream/list`: the settings and figures of one stream, or of all."""
     payload = message.payload
     question = msgspec.json.decode(payload, type=ListQuestion) if payload else ListQuestion()
     name = question.name
@@ -145,7 +145,7 @@ async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
 
 
 async def topics(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/stream/topics`: what a stream holds of each topic."""
+    """`$bus/stream/topics`: the first and last sequence and the number of messages of each topic."""
     question = msgspec.json.decode(message.payload, type=TopicsQuestion)
     selection = Selection(question.pattern)
     found = await hub.streams.get(question.name).topics()
@@ -159,7 +159,7 @@ def _page(
     for row in sorted(found):
         if (question.after is not None and row[0] <= question.after) or not selection.covers(row[0]):
             continue
-        room -= 6 * len(row[0].encode()) + 70  # however JSON writes it
+        room -= 6 * len(row[0].encode()) + 70  # the most that JSON needs
         if len(some) == _TOPICS or (room < 0 and some):
             return {"topics": some, "more": True}
         some.append(row)
@@ -167,26 +167,27 @@ def _page(
 
 
 async def find(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/stream/find`: an offset; None if there is no such message of the topic."""
+    """`$bus/stream/find`: the offset of a message; None if there is no such message of the topic."""
     question = msgspec.json.decode(message.payload, type=FindQuestion)
-    if sum(one is not None for one in (question.time, question.ago, question.topic)) != 1:
-        raise Rejected("give one of time, ago and topic", code=Code.INVALID_SETTING)
-    far = _elsewhere(hub, question.broker)
-    if far is not None and question.topic is not None:
-        raise Rejected("a sequence is looked for in the broker's own part only", code=Code.INVALID_SETTING)
-    if far is None:
+    if sum(value is not None for value in (question.time, question.ago, question.topic)) != 1:
+        raise Rejected("give exactly one of time, ago and topic", code=Code.INVALID_SETTING)
+    peers = _peers_for(hub, question.broker)
+    if peers is not None and question.topic is not None:
+        text = "a sequence can be searched only in the part of the broker that gets the request; leave broker out"
+        raise Rejected(text, code=Code.INVALID_SETTING)
+    if peers is None:
         stream = hub.streams.get(question.name)
     if question.topic is not None:
         return {"offset": await stream.find(question.topic, question.sequence)}
     moment = environment.time_ns() - question.ago if question.ago is not None else question.time or 0
     moment = min(max(moment, -_END >> 1), _END >> 1)
-    if far is not None:
-        return {"offset": await far.locate(question.broker or "", question.name, max(moment, 0))}
+    if peers is not None:
+        return {"offset": await peers.locate(question.broker or "", question.name, max(moment, 0))}
     return {"offset": await stream.find_time(moment)}
 
 
-def _elsewhere(hub: "Hub", broker: str | None) -> "StreamPeers | None":
-    """Whom to ask for the part of another node; None: this broker's own is meant."""
+def _peers_for(hub: "Hub", broker: str | None) -> "StreamPeers | None":
+    """The interface to the part of another node; None: the request is for this broker's own part."""
     if broker in {None, hub.guid}:
         return None
     if not hub.peers.members.clustered:
@@ -195,14 +196,14 @@ def _elsewhere(hub: "Hub", broker: str | None) -> "StreamPeers | None":
 
 
 async def read(hub: "Hub", message: Message) -> bytes:
-    """`$bus/read`: two numbers and a block of whole records, which may have none.
+    """`$bus/read`: two numbers and a block of whole records, which may be empty.
 
-    The first number is above `from` if messages are gone for good, by how many; the second is where to read on.
+    The first number is `from` plus the number of messages that are lost. The second is the offset to read next.
     """
     question = msgspec.json.decode(message.payload, type=ReadQuestion)
     selection = Selection(question.pattern, question.rules)
-    if (far := _elsewhere(hub, question.broker)) is not None:
-        return await _read_far(hub, far, question, selection)
+    if (peers := _peers_for(hub, question.broker)) is not None:
+        return await _read_remote(hub, peers, question, selection)
     stream = hub.streams.get(question.stream)
     end = stream.safe if question.to is None else min(question.to, stream.safe)
     begin = max(question.begin, min(stream.first, end))
@@ -218,7 +219,7 @@ async def read(hub: "Hub", message: Message) -> bytes:
         first, behind, block = await stream.fetch(start, most)
     except BusError:
         if hub.streams.by_name.get(question.stream) is not stream:
-            hub.streams.get(question.stream)  # says that it is gone
+            hub.streams.get(question.stream)  # raises if the stream was removed
         raise
     lost += min(first, end) - start
     if not everything or behind > end:
@@ -227,27 +228,32 @@ async def read(hub: "Hub", message: Message) -> bytes:
     return _HEAD.pack(question.begin + lost, min(max(behind, start), end)) + block
 
 
-async def _read_far(hub: "Hub", far: "StreamPeers", question: ReadQuestion, selection: Selection) -> bytes:
-    """The same of the part of another node."""
+async def _read_remote(hub: "Hub", peers: "StreamPeers", question: ReadQuestion, selection: Selection) -> bytes:
+    """The answer of read() for the part of another node."""
     if question.expired:
-        raise Rejected("expired messages are read from the broker's own part only", code=Code.INVALID_SETTING)
+        text = "expired messages can be read only from the part of the broker that gets the request; leave broker out"
+        raise Rejected(text, code=Code.INVALID_SETTING)
     end = _END >> 1 if question.to is None else min(question.to, _END >> 1)
     if question.begin >= end:
         return _HEAD.pack(question.begin, question.begin)
     most = min(question.most, _BLOCK, max(hub.settings.frame - KiB, 1))
     where = question.broker or "", question.stream
-    gone, first, behind, records, _ = await far.read(*where, question.begin, most, question.pattern, question.rules)
+    gone, first, behind, records, _ = await peers.read(*where, question.begin, most, question.pattern, question.rules)
     lost = max(min(first, end) - max(gone, question.begin), 0)
     block = select_records(records, selection, question.begin, end, environment.time_ns())
     return _HEAD.pack(question.begin + lost, min(max(behind, question.begin), end)) + block
 
 
 async def stored(hub: "Hub", message: Message, session: int) -> dict[str, Any]:
-    """`$bus/stored`: where other brokers have stored messages of the client that asks, for which of them nobody could tell, and for which only a copy."""
+    """`$bus/stored`: the positions at which other brokers have stored messages of the requester.
+
+    `unknown` lists brokers about which no node could answer, and `unsure` those about which only a mirror could.
+    """
     question = msgspec.json.decode(message.payload, type=StoredQuestion)
     count = sum(many for _, many in question.numbers)
     if count > _NUMBERS:
-        raise Rejected(f"{count} numbers, the limit is {_NUMBERS}", code=Code.INVALID_SETTING)
+        text = f"{count} numbers, the limit is {_NUMBERS}; send several requests"
+        raise Rejected(text, code=Code.INVALID_SETTING)
     brokers = [guid for guid in question.brokers if guid != hub.guid]
     known, sure, runs = set[str](), set[str](), list[Any]()
     if hub.peers.members.clustered and brokers:
@@ -261,7 +267,7 @@ async def stored(hub: "Hub", message: Message, session: int) -> dict[str, Any]:
 
 
 def shown(hub: "Hub", stream: Stream) -> dict[str, Any]:
-    """A stream as a client gets it."""
+    """The figures of a stream for clients."""
     return stream.figures() | {"broker": hub.guid}
 
 
@@ -269,14 +275,14 @@ def _settings(message: Message) -> tuple[str, dict[str, Any]]:
     given = msgspec.json.decode(message.payload, type=dict[str, Any])
     name = given.pop("name", None)
     if not isinstance(name, str):
-        raise Rejected(f"a stream has a name that is a text, not {name!r}", code=Code.INVALID_SETTING)
+        raise Rejected(f"the name of a stream must be text, not {name!r}", code=Code.INVALID_SETTING)
     return name, given
 
 
 def _checked(make: Callable[[], StreamConfig]) -> StreamConfig:
     try:
         return make()
-    except BusError:  # of a topic
+    except BusError:  # an invalid topic
         raise
     except (ValueError, TypeError) as error:
         raise Rejected(str(error), code=Code.INVALID_SETTING) from error

@@ -1,4 +1,4 @@
-"""A channel or a stream as a whole, from what its parts at the nodes of a cluster say. Values and sums only."""
+"""The survey of a channel or a stream: combines the answers of all nodes about their parts. Values and sums only."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -30,29 +30,29 @@ _NOT_THERE: Final = {Code.NO_CHANNEL, Code.NO_STREAM}
 
 
 class NodeAnswer(NamedTuple):
-    """What another node says of its part, or why it says nothing."""
+    """The answer of another node about its part, or the error."""
 
     guid: str
-    """Empty if nothing but an address is known."""
+    """The guid of the node. Empty if only its address is known."""
     node: str
-    """Its name, or what there is instead."""
+    """The name of the node, or its address."""
     channels: tuple[ChannelInfo, ...] = ()
     offset: int = 0
-    """Where a seek has led."""
+    """The offset after a seek."""
     code: int = Code.OK
     error: str = ""
     streams: tuple[StreamInfo, ...] = ()
     states: tuple[int, ...] = ()
-    """What became of dead letters."""
+    """The status of dead letters."""
 
     @property
     def heard(self) -> bool:
-        """Whether all is known of its part, and be it that there is none."""
+        """Whether the answer is complete. A node without a part counts, too."""
         return not self.error or self.code in _NOT_THERE
 
 
 def own_figures(hub: "Hub", driver: ChannelDriver) -> dict[str, Any]:
-    """Of the part that this broker has. A consumer is counted where it is connected, although it consumes at every node."""
+    """The figures of this broker's part. A consumer counts only at its own node, although it consumes at every node."""
     outlets = hub.channels.outlets
     consumers = sum(conn not in outlets for conn, _ in driver.consumers)
     return driver.figures() | {"consumers": consumers}
@@ -61,10 +61,10 @@ def own_figures(hub: "Hub", driver: ChannelDriver) -> dict[str, Any]:
 def summed(
     hub: "Hub", here: list[dict[str, Any]], others: Iterable[NodeAnswer], *, parts: bool
 ) -> list[dict[str, Any]]:
-    """Each channel once, with the sums of all its parts; floor and cursor are of the part here, if there is one."""
+    """Each channel once, with the sums of all its parts. Floor and cursor are those of this broker's part, if it has one."""
     others = list(others)
-    wholes = {one["name"]: dict(one) for one in here}
-    told = {name: [_part(hub.guid, hub.name or hub.guid[:8], one)] for name, one in wholes.items()}
+    wholes = {figures["name"]: dict(figures) for figures in here}
+    found = {name: [_part(hub.guid, hub.name or hub.guid[:8], figures)] for name, figures in wholes.items()}
     for answer in others:
         for info in answer.channels:
             figures = msgspec.to_builtins(info)
@@ -73,12 +73,12 @@ def summed(
                 wholes[info.name] = figures
             else:
                 whole.update({name: whole[name] + figures[name] for name in _SUMS})
-            told.setdefault(info.name, []).append(_part(answer.guid, answer.node, figures))
-    silent = [one for one in others if not one.heard]
+            found.setdefault(info.name, []).append(_part(answer.guid, answer.node, figures))
+    silent = [answer for answer in others if not answer.heard]
     for name, whole in wholes.items():
-        whole["unreached"] = [one.node for one in silent]
+        whole["unreached"] = [answer.node for answer in silent]
         if parts:
-            whole["parts"] = told[name] + [ChannelPart(one.guid, one.node, one.error) for one in silent]
+            whole["parts"] = found[name] + [ChannelPart(answer.guid, answer.node, answer.error) for answer in silent]
     return list(wholes.values())
 
 
@@ -87,18 +87,18 @@ def _part(guid: str, node: str, figures: dict[str, Any]) -> ChannelPart:
 
 
 def with_parts(hub: "Hub", here: list[dict[str, Any]], others: Iterable[NodeAnswer]) -> list[dict[str, Any]]:
-    """Each stream with what every node has of it; its own figures stay those of the part here."""
+    """Each stream with its part at every node. Its own figures stay those of this broker's part."""
     others = list(others)
-    silent = [one for one in others if not one.heard]
+    silent = [answer for answer in others if not answer.heard]
     wholes = []
-    for one in here:
-        parts = [_stream_part(hub.guid, hub.name or hub.guid[:8], one)]
+    for figures in here:
+        parts = [_stream_part(hub.guid, hub.name or hub.guid[:8], figures)]
         for answer in others:
-            found = next((info for info in answer.streams if info.name == one["name"]), None)
+            found = next((info for info in answer.streams if info.name == figures["name"]), None)
             if found is not None:
                 parts.append(_stream_part(answer.guid, answer.node, msgspec.to_builtins(found)))
         parts += [StreamPart(answer.guid, answer.node, answer.error) for answer in silent]
-        wholes.append(one | {"parts": parts, "unreached": [answer.node for answer in silent]})
+        wholes.append(figures | {"parts": parts, "unreached": [answer.node for answer in silent]})
     return wholes
 
 

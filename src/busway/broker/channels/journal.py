@@ -29,7 +29,6 @@ log = logging.getLogger("busway.broker")
 
 Safety: TypeAlias = Literal["memory", "written", "synced"]
 
-FILE: Final = "channels.log"
 _WORTH: Final = MiB
 """A smaller file is not rewritten for its size."""
 _TIMES: Final = 4
@@ -65,7 +64,7 @@ class Journal(RecordFile):
     """
 
     def __init__(self, folder: Path, safety: Safety = "written", *, new: bool = False, copy: bool = False) -> None:
-        super().__init__(folder / FILE)
+        super().__init__(folder / CHANNELS)
         self.safety = safety
         self.lineage = None if copy else JournalIdentity(new=new)
         """The identity and length of the journal, with the queued entries. None for a replica."""
@@ -229,7 +228,7 @@ class Journal(RecordFile):
         torn, damage = 0, False
         for found in record_format.scan(content, decode):
             if isinstance(found, Damage):
-                self._told(found)
+                self._report(found)
                 torn, damage = (found.size, damage) if found.torn else (torn, True)
             else:
                 self._put(found.entry)

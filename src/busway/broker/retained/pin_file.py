@@ -114,7 +114,7 @@ class PinFile(RecordFile):
         torn, damage = 0, False
         for found in pin_entries.scan(content):
             if isinstance(found, Damage):
-                self._told(found)
+                self._report(found)
                 torn, damage = (found.size, damage) if found.torn else (torn, True)
                 continue
             self._indexed(found)
@@ -171,7 +171,7 @@ class PinFile(RecordFile):
             for key, (offset, size) in self._records.items():
                 record = os.pread(old, size, offset)
                 if not isinstance(next(pin_entries.scan(record), None), Found):
-                    self._told(Damage(offset, size, False, "a record that could be read before"))
+                    self._report(Damage(offset, size, False, "a record that could be read before"))
                     continue
                 records[key] = end, len(record)
                 end += len(record)

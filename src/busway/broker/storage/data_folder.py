@@ -1,7 +1,7 @@
-"""The data folder of a broker: one server at a time has it, and it remembers who the broker is.
+"""The data folder of a broker: locks it for one server at a time, and stores the broker's identity.
 
-The identity is in `broker.json`, so a server that starts again in its folder has the guid it had. Called when a server
-starts and stops.
+The guid is in `broker.json`, so that a restarted server has the same one. The server calls this module when it starts and
+stops; other modules use its functions for sealed JSON files.
 """
 
 import fcntl
@@ -36,14 +36,14 @@ class DataFolder:
         self._lock = -1
 
     def open(self) -> None:
-        """Make the folder if it isn't there, claim it, and take other users' access to it away."""
+        """Create the folder if it is missing, lock it, and remove the access of other users."""
         try:
             make_folder(self.path)
             lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise DataFailed(f"the data folder {self.path} can't be used: {error.strerror}") from error
         try:
-            # On the folder itself: that needs no file, so it works where nothing can be written.
+            # The lock is on the folder itself. That needs no file, so it works on a full or read-only disk.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
@@ -60,13 +60,13 @@ class DataFolder:
             os.close(lock)
 
     def guid(self) -> str | None:
-        """The one that is remembered."""
+        """The stored guid; None: there is none."""
         file = self.path / IDENTITY
         try:
             found = unsealed(file.read_bytes(), _Identity).guid
             if len(bytes.fromhex(found)) == 16:
                 return found
-            log.warning("%s holds no guid; the broker gets a new one", file)
+            log.warning("%s has no valid guid; the broker gets a new one", file)
         except FileNotFoundError:
             if (self.path / "streams").is_dir():
                 log.warning("%s is missing; the broker gets a new guid", file)
@@ -78,26 +78,27 @@ class DataFolder:
         return None
 
     def remember(self, guid: str) -> None:
+        """Store the guid."""
         file = self.path / IDENTITY
         try:
             replace(file, sealed(_Identity(guid)))
         except OSError as error:
-            log.warning("%s can't be written (%s); after a restart the broker is another one", file, error.strerror)
+            log.warning("can't write %s (%s): this broker will have a new guid after a restart", file, error.strerror)
 
 
 def sealed(value: msgspec.Struct) -> bytes:
-    """A value as JSON for people, with a checksum of it, so that a digit that has become another one is noticed."""
+    """A value as readable JSON with a checksum, which detects damage."""
     plain = msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
     return msgspec.json.format(msgspec.json.encode(plain | {_SUM: _sum(plain)}), indent=2) + b"\n"
 
 
 def unsealed(content: bytes, kind: type[T]) -> T:
-    """The value again. Without a checksum (somebody wrote it by hand) it is taken as it is. Raises MsgspecError."""
+    """Read a sealed value. A value without a checksum, as written by hand, is accepted. Raises MsgspecError."""
     plain = msgspec.json.decode(content, type=dict[str, Any])
-    told = plain.pop(_SUM, None)
-    if told is not None and told != _sum(plain):
+    checksum = plain.pop(_SUM, None)
+    if checksum is not None and checksum != _sum(plain):
         raise msgspec.ValidationError(
-            f"the checksum is not that of the rest; if it was changed by hand, remove {_SUM!r}"
+            f"the checksum does not match the content; if you have changed it by hand, remove {_SUM!r}"
         )
     return msgspec.convert(plain, kind)
 
@@ -107,9 +108,9 @@ def _sum(plain: dict[str, Any]) -> str:
 
 
 def replace(file: Path, content: bytes) -> None:
-    """Write a file so that after a crash either the old or the new one is there."""
+    """Replace a file atomically: after a crash there is either the old or the new one."""
     new = file.with_name(file.name + ".new")
-    new.unlink(missing_ok=True)  # it would keep its mode
+    new.unlink(missing_ok=True)  # an existing file would keep its mode
     with open(new, "wb", opener=lambda path, flags: os.open(path, flags, FILE_MODE)) as out:
         out.write(content)
         out.flush()
@@ -119,7 +120,7 @@ def replace(file: Path, content: bytes) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Make what was renamed or made in a folder last."""
+    """Sync a folder, so that files created or renamed in it survive a crash."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

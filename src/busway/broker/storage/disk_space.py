@@ -1,7 +1,7 @@
-"""The rule for a disk that runs full: below a floor of free space the broker takes no new messages into streams on that disk. A machine.
+"""The rule for a nearly full disk: below a floor of free space the broker refuses new messages for streams on that disk.
 
-Once below the floor, the disk has to have a little more free space than that before messages are taken again, so that the state does not change
-with every message that is removed.
+This is a machine, driven by `disk_watch`. After the free space fell below the floor, it has to rise a little above it before
+messages are accepted again, so that the state does not change with every removed message.
 """
 
 from typing import Any, Final
@@ -9,8 +9,11 @@ from typing import Any, Final
 from busway.settings import MiB
 
 _SHARE: Final = 0.02
+"""The default floor as a share of the disk."""
 _MOST: Final = 256 * MiB
+"""The highest default floor."""
 _MARGIN: Final = 1.05
+"""How far above the floor the free space has to rise before messages are accepted again."""
 
 
 class DiskSpace:
@@ -26,7 +29,7 @@ class DiskSpace:
         """How often the free space fell below the floor."""
 
     def look(self, free: int, size: int) -> bool:
-        """Take note of the free space and the size of the disk. True: `low` has changed."""
+        """Update the free space and the size of the disk. Returns true if `low` has changed."""
         self.free = free
         self.floor = min(int(size * _SHARE), _MOST) if self._given is None else self._given
         low = free < (self.floor * _MARGIN if self.low else self.floor)
@@ -37,7 +40,7 @@ class DiskSpace:
         return True
 
     def refusal(self) -> str | None:
-        """Why new messages are refused; None: they are taken."""
+        """Why new messages are refused; None: they are accepted."""
         if not self.low:
             return None
         return (
@@ -50,5 +53,5 @@ class DiskSpace:
 
 
 def shown(size: int) -> str:
-    """Bytes for people, in a whole number of MiB where that says enough."""
+    """A number of bytes as text, in whole MiB from 10 MiB on."""
     return f"{size // MiB} MiB" if size >= 10 * MiB else f"{size / MiB:.1f} MiB"

@@ -1,4 +1,7 @@
-"""Watches the free space of the disk with the data folder, and has the logs on it refuse new messages while there is too little. A driver."""
+"""The watch of the disk with the data folder: while its free space is too low, logs on it refuse new messages.
+
+It drives `disk_space`; the server starts and stops it.
+"""
 
 import asyncio
 import logging
@@ -17,10 +20,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 _EVERY: Final = 1.0
+"""Seconds between two checks."""
 
 
 class DiskWatch:
-    """The watch of one hub; without a data folder it does nothing."""
+    """The disk watch of one hub. Without a data folder it does nothing."""
 
     def __init__(self, hub: "Hub", folder: Path | None) -> None:
         self._hub = hub
@@ -36,8 +40,8 @@ class DiskWatch:
 
     def start(self) -> None:
         if self._folder is not None:
-            self._look()
-            self._again()
+            self._check()
+            self._schedule()
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -45,22 +49,22 @@ class DiskWatch:
             self._timer = None
 
     def added(self, stream: "Stream") -> None:
-        """A stream that is new here."""
+        """Have a new stream refuse messages, too, if the free space is low."""
         if self._space.low:
             self._refuse([stream])
 
     def figures(self) -> dict[str, Any] | None:
-        """The free space, the floor, whether messages are refused, and how often that began; None: there is no data folder."""
+        """The free space, the floor, whether messages are refused, and how often that began. None without a data folder."""
         return None if self._folder is None else self._space.figures()
 
-    def _again(self) -> None:
+    def _schedule(self) -> None:
         self._timer = self._hub.loop.call_later(_EVERY, self._on_timer)
 
     def _on_timer(self) -> None:
-        self._again()
-        self._look()
+        self._schedule()
+        self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         assert self._folder is not None
         try:
             free, size = environment.disk_space(self._folder)
@@ -75,25 +79,25 @@ class DiskWatch:
         if space.refusal() != before:
             self._refuse(list(self._hub.streams.by_name.values()))
         if changed:
-            self._tell()
+            self._report()
             self._hub.flush()
 
     def _refuse(self, streams: "list[Stream]") -> None:
-        why = self._space.refusal()
+        reason = self._space.refusal()
         for stream in streams:
             if stream.on_disk:
                 try:
-                    stream.log.refuse(why)
+                    stream.log.refuse(reason)
                 except BusError as error:  # it is being closed
                     log.debug("stream %r: %s", stream.name, error)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         space = self._space
         figures = {"free": space.free, "floor": space.floor}
         if space.low:
             log.warning(
-                "the disk with the data folder %s has %s free, less than the %s that the broker keeps free (--min-free-disk): durable "
-                "publishes to its streams are refused until there is more; everything else goes on",
+                "the disk with the data folder %s has %s free, less than the %s that the broker keeps free (--min-free-disk): "
+                "durable publishes to its streams are refused until there is more",
                 *(self._folder, shown(space.free), shown(space.floor)),
             )
             self._hub.events.tell(f"{DISK}/low", figures, f"{shown(space.free)} free")

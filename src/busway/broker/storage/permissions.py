@@ -1,6 +1,7 @@
-"""Permissions of a data folder: only the user of the broker may read or write what is in it (folders 0700, files 0600).
+"""Permissions of a data folder: only the user of the broker has access to its content (folders 0700, files 0600).
 
-The umask can only make them stricter. Messages, pins and settings may be confidential, so other users of the host get no access.
+Messages, pins and settings may be confidential. The umask can only make the modes stricter. All modules that create files in
+a data folder use this module.
 """
 
 import errno
@@ -16,11 +17,11 @@ FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _OTHERS: Final = 0o077
 OWN: Final = ("broker.json", "pins.log", "streams", "mirrors", "mirrors.json", "servers.json", "cluster.log", "replay")
-"""What the broker, and `busway lake replay`, make in a data folder."""
+"""The names that the broker and `busway lake replay` create in a data folder."""
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and the missing folders above it, each with access for this user only. An existing folder is not changed."""
+    """Create a folder and its missing parents, with access for this user only. Existing folders are not changed."""
     missing: list[Path] = []
     while not path.exists():
         missing.append(path)
@@ -32,10 +33,10 @@ def make_folder(path: Path) -> None:
 
 
 def restrict(root: Path) -> None:
-    """Take the access of other users away from a data folder of an earlier version, and log it once.
+    """Remove the access of other users to a data folder of an earlier version, and log that once.
 
-    What else lies in the folder is not the broker's, and keeps its modes; then the folder itself does so, too. A folder of another user is
-    left as it is. Either is a warning if other users have access.
+    Other files in the folder keep their modes; then the folder keeps its own, too. A folder of another user is not changed.
+    Both are logged as warnings if other users have access.
     """
     about = root.stat()
     mode = stat.S_IMODE(about.st_mode)
@@ -43,7 +44,7 @@ def restrict(root: Path) -> None:
         if mode & _OTHERS:
             log.warning(
                 "the data folder %s has mode %04o and belongs to user %d, not to the user of this broker (%d): other users may "
-                "have access to what is stored; run chmod -R go= %s as its owner",
+                "have access to its messages; run chmod -R go= %s as its owner",
                 *(root, mode, about.st_uid, os.geteuid(), root),
             )
         return
@@ -59,18 +60,20 @@ def restrict(root: Path) -> None:
         )
     if changed < len(loose):
         log.warning(
-            "the data folder %s: %d files or folders stay open to other users, since their modes can't be changed; run chmod -R go= %s",
+            "the data folder %s: %d files or folders stay open to other users, because their modes can't be changed; "
+            "run chmod -R go= %s",
             *(root, len(loose) - changed, root),
         )
     if shared and mode & _OTHERS:
         log.warning(
-            "the data folder %s has mode %04o, which was not changed since other files are in it; give the broker a folder of its own",
+            "the data folder %s has mode %04o, which was not changed because other files are in it; "
+            "give the broker its own folder",
             *(root, mode),
         )
 
 
 def _is_own(name: str) -> bool:
-    """Whether the broker has made it: also a new file, or a copy of a damaged one."""
+    """Whether the broker creates files of this name, also new files and copies of damaged ones."""
     return any(name == own or name.startswith(f"{own}.") for own in OWN)
 
 

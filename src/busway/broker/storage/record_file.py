@@ -1,6 +1,7 @@
-"""A file of records that is only appended to, and written anew as a whole: what the journal and the pins do alike on their threads.
+"""An append-only file of records: the base of the journal, of the pins and of the cluster's definitions.
 
-What could not be appended is cut off again. What is damaged is told and counted, and a copy of the file is kept.
+All methods run on the thread of the file's owner. A failed append is cut off again. Damage is logged and counted, and a copy
+of the damaged file stays.
 """
 
 import logging
@@ -18,7 +19,7 @@ log = logging.getLogger("busway.broker")
 
 
 class RecordFile:
-    """The file, where it ends, and what was wrong with it; it is opened when it is first needed."""
+    """One file with its length and the damage found in it. It is opened for the first write."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -41,21 +42,21 @@ class RecordFile:
         except OSError as error:
             raise DataFailed(f"{self.file} can't be read: {error.strerror}") from error
 
-    def _told(self, damage: Damage) -> None:
+    def _report(self, damage: Damage) -> None:
         self.damaged += 1
         self.damaged_bytes += damage.size
         log.warning("%s: %s", self.file, damage)
 
     def _cut(self, torn: int, *, damage: bool) -> None:
-        """Take a torn end off, and put a copy aside if there is more damage, before the file is written anew."""
+        """Cut off a torn end. If there is more damage, copy the file before it is rewritten."""
         self._open_file()
         if torn:
             os.ftruncate(self._fd, self._end)
             os.fsync(self._fd)
         if damage:
-            aside = self.file.with_name(self.file.name + ".damaged")
-            shutil.copy2(self.file, aside)
-            log.warning("a copy of the damaged file is in %s", aside)
+            copy = self.file.with_name(self.file.name + ".damaged")
+            shutil.copy2(self.file, copy)
+            log.warning("a copy of the damaged file is in %s", copy)
 
     def _open_file(self) -> int:
         if self._fd < 0:
@@ -64,7 +65,7 @@ class RecordFile:
         return self._fd
 
     def _add(self, content: bytes, sync: Callable[[int], object] | None) -> None:
-        """Write this at the end."""
+        """Append this to the file."""
         fd = self._open_file()
         try:
             _write(fd, content, self._end)
@@ -74,13 +75,16 @@ class RecordFile:
             try:
                 os.ftruncate(fd, self._end)
             except OSError as error:
-                # What is left there is written over by what comes next, or skipped by the next start.
-                log.warning("%s could not be cut to %d bytes: %s", self.file, self._end, error.strerror or error)
+                # The next append overwrites the rest, or the next start skips it.
+                log.warning(
+                    "%s could not be cut to %d bytes after a failed write: %s",
+                    *(self.file, self._end, error.strerror or error),
+                )
             raise
         self._end += len(content)
 
     def _replace(self, content: Iterable[bytes]) -> None:
-        """Put a new file in the place of the old one, which can be read until then; that it lasts is for the caller to see to."""
+        """Replace the file by a new one. The old one can be read until then. The caller has to sync the folder."""
         new_file = self.file.with_name(self.file.name + ".new")
         fd = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         end = 0

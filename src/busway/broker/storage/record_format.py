@@ -1,8 +1,7 @@
-"""The framing of a file of entries: each record can be found and checked without those before it.
+"""The format of records in a file: each one can be found and checked without the earlier ones.
 
-A record is the magic of its file, the length of its body, a CRC-32 over length and body, and the body. No magic is ever found inside
-a body, so whoever meets a damaged place can look for the next record and finds no body that looks like one. No file is touched
-here; `record_file` does that.
+A record is the magic of its file, the length of its body, a CRC-32 over length and body, and the body. A body never contains
+the magic, so a reader can find the next record behind a damaged place. `record_file` reads and writes the files.
 """
 
 import struct
@@ -14,7 +13,7 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 MAGIC: Final = b"\xc1BWC"
-"""Of the journal of a stream's channels; others begin with the same three bytes."""
+"""The magic of a channel journal. The magic of other files begins with the same three bytes."""
 _HEAD: Final = struct.Struct("<4sII")
 _LENGTH: Final = struct.Struct("<I")
 # In a body no "W" follows the first two bytes of the magic.
@@ -24,7 +23,7 @@ _ESCAPED: Final = _BEGINS + b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    """A good record, and where it is."""
+    """A valid record with its offset and size in the file."""
 
     offset: int
     size: int
@@ -38,7 +37,7 @@ class Damage:
     offset: int
     size: int
     torn: bool
-    """Whether it looks like the beginning of a record at the end of the file, as a crash leaves it."""
+    """Whether this may be the beginning of a record at the end of the file, as a crash leaves it."""
     what: str
 
     def __str__(self) -> str:
@@ -52,9 +51,9 @@ def frame(body: bytes, magic: bytes = MAGIC) -> bytes:
 
 
 def scan(data: bytes, decode: Callable[[bytes], T], magic: bytes = MAGIC) -> Iterator[Found[T] | Damage]:
-    """Everything in a file, in order and without gaps: offset and size of one lead to the next.
+    """All records and damaged places of a file, in order and without gaps.
 
-    `decode` raises ValueError for a body that it doesn't know.
+    `decode` raises ValueError for an unknown body.
     """
     at, end = 0, len(data)
     while at < end:
@@ -63,7 +62,7 @@ def scan(data: bytes, decode: Callable[[bytes], T], magic: bytes = MAGIC) -> Ite
             yield found
             at += found.size
             continue
-        start, what = at, found
+        start, fault = at, found
         torn = _torn(data, at, magic)
         while not isinstance(found, Found):
             at = data.find(magic, at + 1)
@@ -73,12 +72,12 @@ def scan(data: bytes, decode: Callable[[bytes], T], magic: bytes = MAGIC) -> Ite
             torn = False
             found = _read(data, at, decode, magic)
         if torn:
-            what = "a record that was not written to its end"
-        yield Damage(start, at - start, torn, what)
+            fault = "a record that was not written to its end"
+        yield Damage(start, at - start, torn, fault)
 
 
 def _read(data: bytes, at: int, decode: Callable[[bytes], T], magic: bytes) -> Found[T] | str:
-    """The record at this place, or what is wrong with it."""
+    """The record at this offset, or its fault."""
     if len(data) - at < _HEAD.size or not data.startswith(magic, at):
         return "no record"
     _, length, check = _HEAD.unpack_from(data, at)

@@ -88,7 +88,7 @@ class DefinitionFile(RecordFile):
         torn, damage = 0, False
         for found in record_format.scan(content, decode, MAGIC):
             if isinstance(found, Damage):
-                self._told(found)
+                self._report(found)
                 torn, damage = (found.size, damage) if found.torn else (torn, True)
                 continue
             self._records += 1
