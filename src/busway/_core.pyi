@@ -1,4 +1,4 @@
-"""The native engine (crates/): frames, topics, routing, outboxes, logs and the client codec. Broker and client call it."""
+"""Native engine (crates/): frames, topics, routing, outboxes, logs and the client codec; brokers and clients call it."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -230,7 +230,7 @@ class Session:
 
 @disjoint_base
 class Publisher:
-    """Base class of a bus: publish() encodes a message at once if possible, else it calls `_publish` of the subclass."""
+    """Base class of a bus: publish() encodes a message at once if possible, else it calls the subclass's `_publish`."""
 
     def __new__(cls, *_args: Any, **_keywords: Any) -> Self: ...
     def _bind(self, session: Session) -> None:
@@ -419,7 +419,7 @@ class Engine:
     def commit(self, stream: int) -> list[tuple[Any, ...]] | None:
         """Deliver and confirm messages that have become safe. Call it when the log's fileno() is readable."""
     def add_cursor(self, conn: int, sub: int, stream: int) -> None:
-        """Add a stream subscription, which misses no message. It is behind until replay() reports that it has caught up."""
+        """Add a stream subscription, which misses no message. It is behind until replay() reports that it is live."""
     def far_stream(self, guid: bytes, name: str) -> int:
         """Return the number of a stream of another node."""
     def far_behind(self, stream: int) -> None:
@@ -443,8 +443,8 @@ class Engine:
     def hand_records(
         self, conn: int, id: int, stream: int, block: Block, spans: list[tuple[int, int]], deliveries: int
     ) -> tuple[int, list[tuple[int, int]]]:
-        """Deliver records, given as (first offset, count), to the consumer of a channel. Return how many it delivered and
-        the spans of those that have expired or are missing."""
+        """Deliver records, given as (first offset, count), to the consumer of a channel. Return how many it delivered,
+        and the spans of those that have expired or are missing."""
     def store(
         self, ticket: int, topic: str, sender: str, time: int, session: int, fields: bytes, payload: bytes
     ) -> None:

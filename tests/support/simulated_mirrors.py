@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 import busway
-from busway.testing.simulation.checker.final_read_cluster import strangers
+from busway.testing.simulation.checker.final_read_cluster import missing_links
 from busway.testing.simulation.kit.world import Node, World
 
 SETTINGS = busway.Settings(heartbeat=1.0, grace=3.0, drain=1.0)
@@ -27,7 +27,7 @@ async def started(world: World, *, wait: float = 60.0) -> list[Node]:
     async with asyncio.timeout(LONG):
         for node in nodes:
             await node.up.wait()
-        while strangers(nodes):
+        while missing_links(nodes):
             await asyncio.sleep(0.1)
     return nodes
 

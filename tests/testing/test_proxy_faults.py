@@ -73,7 +73,7 @@ def test_chunks_are_small() -> None:
 
 @pytest.mark.parametrize("places", [{}, {"byte": 1, "frame": 1}, {"byte": -1}, {"frame": 1, "size": 0}])
 def test_a_fault_needs_one_place(places: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="place"):
+    with pytest.raises(ValueError, match="byte"):
         Fault("cut", "up", **places)
 
 

@@ -1,4 +1,4 @@
-"""For the tests of programs that use the bus: a bus in the same process, a network that fails on demand, and whole simulated worlds.
+"""Tools for tests of programs that use the bus: an in-process bus, a fault-injecting proxy, and simulated clusters.
 
 ```python
 async def test_greeting():
@@ -7,8 +7,8 @@ async def test_greeting():
         assert (await hellos.recv(timeout=1)).topic == "hello/alice"
 ```
 
-The bus is the real one on the memory transport, so what passes here behaves the same over sockets.
-`pytest_plugins = ["busway.testing.plugin"]` in a conftest gives it as the fixture `bus`.
+The bus is a real server on the memory transport, so it behaves as it does over sockets.
+`pytest_plugins = ["busway.testing.plugin"]` in a conftest provides the fixture `bus`.
 """
 
 from busway.testing.bus import bus, buses

@@ -1,7 +1,6 @@
-"""Fixtures for pytest with pytest-asyncio; switched on by `pytest_plugins = ["busway.testing.plugin"]`.
+"""Fixtures for pytest with pytest-asyncio; a conftest enables them by `pytest_plugins = ["busway.testing.plugin"]`.
 
-It is no entry point on purpose: importing busway at the start of every pytest run would spoil the coverage and the import
-time of projects that only happen to have it installed.
+The plugin has no entry point, so that pytest does not import busway in projects that do not test with it.
 """
 
 from collections.abc import AsyncIterator
@@ -14,6 +13,6 @@ from busway.testing.bus import bus as private_bus
 
 @pytest_asyncio.fixture
 async def bus() -> AsyncIterator[busway.Bus]:
-    """A client of a server of its own, both in this process."""
+    """A client of a private server in this process."""
     async with private_bus() as client:
         yield client

@@ -1,7 +1,7 @@
-"""A proxy between client and server that breaks connections on demand: at a byte, at a frame, now, or never.
+"""A proxy between client and server that breaks connections on demand: at a byte, at a frame, or at once. Tests use it.
 
-It waits for no clock: a connection is broken at a place of its stream, and slowness is a matter of small chunks. Frames
-can only be counted where they can be seen, so behind TLS faults are placed by bytes.
+It uses no clock: faults occur at a place in the stream of bytes, and `chunk` simulates a slow connection. The proxy
+cannot see frames inside TLS, so there faults are placed by bytes.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Link:
-    """One connection through the proxy."""
+    """A connection through the proxy."""
 
     def __init__(self, faults: tuple[Fault, ...] = (), chunk: int | None = None) -> None:
         self.up = Flow([fault for fault in faults if fault.way == "up"], chunk)
@@ -30,7 +30,7 @@ class Link:
             move.set()
 
     def stall(self, way: Way) -> None:
-        """Pass nothing more in this direction, from now on."""
+        """Forward nothing more in this direction until release()."""
         self._moves[way].clear()
 
     def release(self, way: Way) -> None:
@@ -38,35 +38,35 @@ class Link:
         self._moves[way].set()
 
     def heal(self) -> None:
-        """Let nothing more go wrong with it."""
+        """Drop all further faults and end stalls."""
         self.up.heal()
         self.down.heal()
         for move in self._moves.values():
             move.set()
 
     def cut(self) -> None:
-        """End the connection now; what was passed before still arrives."""
+        """Close the connection now. Data that was forwarded before still arrives."""
         self.closed.set()
         for writer in self._writers:
             writer.close()
 
     def reset(self) -> None:
-        """End the connection now, without goodbye."""
+        """Reset the connection now."""
         self.closed.set()
         for writer in self._writers:
             peer = writer.get_extra_info("socket")
             if not writer.transport.is_closing() and peer.family != socket.AF_UNIX:
-                # Lingering for zero seconds makes the kernel send RST rather than FIN.
+                # With a linger time of zero the kernel sends RST instead of FIN.
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
     async def run(self, client: _Pair, upstream: str) -> None:
-        """Pass bytes both ways until either end, or a fault, ends it."""
+        """Forward bytes in both directions until an end or a fault closes the connection."""
         self._writers.append(client[1])
         try:
             server = await _connect(upstream)
         except OSError:
-            self.reset()  # to the client a server that doesn't listen looks like one that died
+            self.reset()  # a client sees a server that does not listen like one that crashed
             return
         self._writers.append(server[1])
         try:
@@ -104,7 +104,7 @@ class Link:
                     writer.write(step)
                     await writer.drain()
                     if flow.chunk:
-                        await asyncio.sleep(0)  # a turn of the loop, so that the receiver sees the chunk by itself
+                        await asyncio.sleep(0)  # let the receiver process the chunk alone
         except ConnectionError:
             self.reset()
         finally:
@@ -121,7 +121,7 @@ class Link:
 
 
 class FaultProxy:
-    """Listens at `address` and passes every connection on to `upstream`, with the faults that were planned for it.
+    """Listens at `address` and forwards every connection to `upstream`, with the planned faults.
 
     ```python
     async with busway.testing.FaultProxy(server.addresses[0]) as proxy:
@@ -143,30 +143,30 @@ class FaultProxy:
         self._stack = contextlib.AsyncExitStack()
 
     def plan(self, *faults: Fault) -> None:
-        """What goes wrong with the next connection that has no plan yet; call it again for the one after."""
+        """Plan the faults of the next connection without a plan. Further calls plan the connections after it."""
         self._plans.append(faults)
 
     async def link(self, index: int = -1) -> Link:
-        """The connection of that index, as soon as it is there (-1: the latest, at least one)."""
+        """Wait for the connection with this index, or for the latest one (-1)."""
         async with self._arrival:
             await self._arrival.wait_for(lambda: len(self.links) > max(index, 0))
             return self.links[index]
 
     def heal(self) -> None:
-        """From now on nothing goes wrong: plans are dropped, faults that have not happened yet don't, stalls end."""
+        """Drop all plans and further faults, and end stalls."""
         self.refusing = False
         self._plans.clear()
         for link in self.links:
             link.heal()
 
     def cut(self) -> None:
-        """End every connection now."""
+        """Close every connection now."""
         for link in self.links:
             if not link.closed.is_set():
                 link.cut()
 
     def reset(self) -> None:
-        """End every connection now, without goodbye."""
+        """Reset every connection now."""
         for link in self.links:
             if not link.closed.is_set():
                 link.reset()

@@ -1,7 +1,7 @@
-"""What goes wrong with a connection, and when: faults as values, and the machine that finds their place in a byte stream.
+"""Faults of a proxied connection, and the state machine that finds their place in a byte stream; `proxy` calls it.
 
-A place is counted from the beginning of a connection, in bytes or in whole frames of the wire protocol. `up` is the way from
-the client to the server, `down` the way back. No clock and no socket here; `proxy` does what this says.
+A place is counted from the start of a connection, in bytes or in whole frames of the wire protocol. `up` is the
+direction from the client to the server, `down` the other one. The module uses no clock and no socket.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ _PREFIX = 4  # bytes of a frame's length field
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong once `byte` bytes, or `frame` whole frames, have passed."""
+    """A fault that occurs after `byte` bytes, or after `frame` whole frames."""
 
     kind: Literal["cut", "reset", "stall", "garble"]
     way: Way
@@ -24,59 +24,59 @@ class Fault:
 
     def __post_init__(self) -> None:
         if (self.byte is None) == (self.frame is None):
-            raise ValueError("a fault has its place either at a byte or at a frame")
+            raise ValueError("a fault needs either byte= or frame=")
         if (self.byte or 0) < 0 or (self.frame or 0) < 0 or self.size < 1:
-            raise ValueError("places are counted from 0 and sizes from 1")
+            raise ValueError("byte and frame of a fault must be 0 or more, and size 1 or more")
 
 
 def cut(way: Way, *, byte: int | None = None, frame: int | None = None) -> Fault:
-    """Pass exactly so much, then end the connection in both directions."""
+    """Forward data up to this place, then close the connection in both directions."""
     return Fault("cut", way, byte, frame)
 
 
 def reset(way: Way, *, byte: int | None = None, frame: int | None = None) -> Fault:
-    """As cut, but without goodbye: whoever reads next gets a connection reset."""
+    """Forward data up to this place, then reset the connection: both ends get a connection reset error."""
     return Fault("reset", way, byte, frame)
 
 
 def stall(way: Way, *, byte: int | None = None, frame: int | None = None) -> Fault:
-    """Pass exactly so much, then nothing more in this direction until the link is released; the connection stays."""
+    """Forward data up to this place, then nothing in this direction until the link is released. It stays connected."""
     return Fault("stall", way, byte, frame)
 
 
 def garble(way: Way, *, byte: int | None = None, frame: int | None = None, size: int = 1) -> Fault:
-    """Turn over every bit of the `size` bytes that follow."""
+    """Invert all bits of `size` bytes after this place."""
     return Fault("garble", way, byte, frame, size)
 
 
 class Flow:
-    """One direction of one connection: is fed what came, and yields what to pass on and the faults at their places."""
+    """One direction of a connection: takes received data, and yields data to forward and the faults at their places."""
 
     def __init__(self, faults: Sequence[Fault] = (), chunk: int | None = None) -> None:
         self.bytes = 0
         self.frames = 0
         self.chunk = chunk
         self._waiting = list(faults)
-        self._prefix = bytearray()  # what is known of the length field of the frame under way
-        self._left = 0  # bytes of the frame under way after its length field
-        self._garbled = 0  # bytes still to be garbled
+        self._prefix = bytearray()  # the received part of the length field of the current frame
+        self._left = 0  # missing bytes of the current frame after its length field
+        self._garbled = 0  # bytes that must still be garbled
 
     def add(self, fault: Fault) -> None:
         self._waiting.append(fault)
 
     def heal(self) -> None:
-        """Forget the faults whose place has not been reached."""
+        """Drop the faults that have not occurred."""
         self._waiting.clear()
 
     def due(self) -> list[Fault]:
-        """The faults whose place has been reached, each told once; garbling is done here and is not told."""
+        """Return the faults whose place was reached, each once. The flow itself garbles and does not return these."""
         reached = [fault for fault in self._waiting if self._reached(fault)]
         self._waiting = [fault for fault in self._waiting if fault not in reached]
         self._garbled += sum(fault.size for fault in reached if fault.kind == "garble")
         return [fault for fault in reached if fault.kind != "garble"]
 
     def feed(self, data: bytes) -> Iterator[bytes | Fault]:
-        """Yields pieces of data (changed where garbled) and, between them, the faults as their places are reached."""
+        """Yield pieces of the data, garbled if planned, and between them the faults at their places."""
         yield from self.due()
         at = 0
         while at < len(data):
@@ -96,7 +96,7 @@ class Flow:
         return self.frames >= (fault.frame or 0)
 
     def _until_next(self, most: int) -> int:
-        """How many bytes may pass before something can happen: a fault's byte, a frame's end, or a chunk's."""
+        """Return how many bytes to forward until the next fault, end of a frame, or end of a chunk."""
         stops = [most, self._left or _PREFIX - len(self._prefix)]
         stops += [fault.byte - self.bytes for fault in self._waiting if fault.byte is not None]
         if self.chunk:
@@ -104,12 +104,12 @@ class Flow:
         if self._garbled:
             stops.append(self._garbled)
         if not self.chunk and not self._garbled and not self._waiting:
-            # Nothing can happen: the frames are counted, but the bytes need not be cut up for it.
+            # No fault is planned: the flow counts frames without splitting the data.
             return most
         return min(stops)
 
     def _count(self, piece: bytes) -> None:
-        """Follow the frames through a piece; what is garbled counts as it came."""
+        """Count the frames in a piece of data before it is garbled."""
         self.bytes += len(piece)
         at = 0
         while at < len(piece):

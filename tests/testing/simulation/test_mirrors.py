@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import busway
-from busway.testing.simulation.checker.final_read_cluster import strangers
+from busway.testing.simulation.checker.final_read_cluster import missing_links
 from busway.testing.simulation.kit.world import Node, World
 from tests.support.simulated_mirrors import LONG, drained, found, started
 
@@ -154,7 +154,7 @@ def test_a_publisher_keeps_its_order_when_its_node_loses_what_its_mirror_never_h
         async with busway.connect("sim://b1:7420", learn=False, reconnect=(0.1,)) as bus:
             await found(bus)
             for turn in range(rounds):
-                while not (await (await bus.stream("orders")).info()).mirrored or strangers([node, mirror]):
+                while not (await (await bus.stream("orders")).info()).mirrored or missing_links([node, mirror]):
                     await asyncio.sleep(0.1)
                 assert world.crash(mirror)
                 under_way = []
@@ -248,7 +248,7 @@ def test_a_mirror_that_slept_while_it_waited_looks_again_before_it_takes_over(wo
         await asyncio.sleep(1.0)
         world.network.heal()
         await asyncio.sleep(LONG)
-        assert not strangers(nodes)
+        assert not missing_links(nodes)
 
     world.run(main())
     assert taken() == 0

@@ -195,7 +195,7 @@ def test_of_a_half_open_connection_one_end_hears_nothing(world: World) -> None:
     async def play() -> None:
         scene = Scene(world)
         await scene.joined()
-        scene.mine.end.fall()
+        scene.mine.end.lose_silently()
         scene.write(scene.its.end, b"anybody?")
         await asyncio.sleep(1000.0)
         assert [type(error) for error in scene.mine.ends] == [ConnectionResetError]
@@ -225,7 +225,7 @@ def test_a_host_without_power_is_silent_until_it_is_back(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("state", "text"),
-    [("nobody", "nobody listens"), ("dark", "no answer within 5 s"), ("blocked", "no answer within 5 s")],
+    [("nobody", "no server listens"), ("dark", "no answer within 5 s"), ("blocked", "no answer within 5 s")],
 )
 def test_who_can_not_connect_is_told_why(world: World, state: str, text: str) -> None:
     async def play() -> None:

@@ -10,7 +10,7 @@ from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.frames import Join
 from busway.broker.channels.manager import Channels
 from busway.errors import Code
-from busway.testing.simulation.checker.final_read_cluster import strangers
+from busway.testing.simulation.checker.final_read_cluster import missing_links
 from busway.testing.simulation.kit.transport import SimulatedTransport
 from busway.testing.simulation.kit.world import Node, World
 
@@ -36,7 +36,7 @@ async def whole(nodes: list[Node]) -> None:
     async with asyncio.timeout(120):
         for node in nodes:
             await node.up.wait()
-        while strangers(nodes):
+        while missing_links(nodes):
             await asyncio.sleep(0.1)
 
 
@@ -69,7 +69,7 @@ def clean(world: World) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    [SimulatedTransport.reset, lambda end: end.peer.fall(), SimulatedTransport.fall],
+    [SimulatedTransport.reset, lambda end: end.peer.lose_silently(), SimulatedTransport.lose_silently],
     ids=["reset", "unheard", "unseen"],
 )
 def test_a_post_goes_with_its_client_to_another_node(world: World, how: Callable[[SimulatedTransport], None]) -> None:
@@ -142,7 +142,7 @@ async def answer(bus: busway.Bus) -> str:
 
 LOST = pytest.mark.parametrize(
     "how",
-    [SimulatedTransport.reset, lambda end: end.peer.fall(), SimulatedTransport.fall],
+    [SimulatedTransport.reset, lambda end: end.peer.lose_silently(), SimulatedTransport.lose_silently],
     ids=["reset", "unheard", "unseen"],
 )
 

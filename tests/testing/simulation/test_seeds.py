@@ -322,7 +322,7 @@ def test_a_broken_promise_of_nodes_is_found(what: str, monkeypatch: pytest.Monke
 
 
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"unknown faults \['flood'\]; there are cut, reset"):
+    with pytest.raises(ValueError, match=r"unknown faults \['flood'\]; the faults are cut, reset"):
         simulate(0, kinds=["flood"])
     with pytest.raises(ValueError, match="at least 1"):
         simulate(0, clients=0)

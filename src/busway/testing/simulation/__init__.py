@@ -1,7 +1,7 @@
 """Deterministic simulation: real brokers and clients on a simulated network, disk and clock, driven by one seed.
 
-`kit` is the simulated world, `workload` is what clients do in it, `faults` is what goes wrong, `checker` says which promises
-were broken, and `runs` plays one seed or many.
+`kit` has the simulated world, `workload` its clients, `faults` the fault injection, `checker` the invariants, and
+`runs` the runs of one seed or many. Tests and the command `python -m busway.testing.simulation` call it.
 """
 
 from busway.testing.simulation.faults.plan import KINDS

@@ -1,4 +1,4 @@
-"""`python -m busway.testing.simulation N`: run N seeds and say which break a promise; with `--seed` one of them, line by line."""
+"""`python -m busway.testing.simulation N` runs N seeds and reports those that fail; `--seed` prints a trace of one."""
 
 # ruff: noqa: T201, a command prints
 
@@ -13,7 +13,7 @@ from busway.testing.simulation.runs.simulate import Report, simulate
 
 _NUMBERS = ("nodes", "clients", "steps", "faults")
 _SHOWN = 10
-"""Reports of failed seeds that are printed whole."""
+"""Failed seeds whose reports are printed in full."""
 
 
 def main() -> int:
@@ -28,9 +28,9 @@ def main() -> int:
         return 0 if report.ok else 1
     begin, failed = time.monotonic(), 0
 
-    def told(total: Sum) -> None:
+    def progress(total: Sum) -> None:
         nonlocal failed
-        for report in total.failed[failed:]:  # now, since the others may take their time
+        for report in total.failed[failed:]:  # at once, since the other seeds may take long
             print(f"seed {report.seed}: FAILED: {report.problems[0]}", file=sys.stderr)
         failed = len(total.failed)
         end = "\r" if sys.stderr.isatty() and total.seeds < arguments.count else "\n"
@@ -42,24 +42,21 @@ def main() -> int:
                 file=sys.stderr,
             )
 
-    total = simulate_many(arguments.first, arguments.count, processes=arguments.processes, told=told, **how)
+    total = simulate_many(arguments.first, arguments.count, processes=arguments.processes, progress=progress, **how)
     for report in total.failed[:_SHOWN]:
-        print(report, f"  again: {_again(report, arguments)}", sep="\n")
+        print(report, f"  again: {_command(report, arguments)}", sep="\n")
     for report in total.failed[_SHOWN:]:
         print(f"seed {report.seed}: FAILED: {report.problems[0]}")
     print(
-        f"{total.seeds} seeds from {arguments.first} on, {len(total.failed)} failed; {total.seconds / 3600:.1f} simulated hours, "
-        f"{total.messages} messages got, {total.stored} stored, {total.resumed} times a client came back"
+        f"{total.seeds} seeds from {arguments.first} on, {len(total.failed)} failed; "
+        f"{total.seconds / 3600:.1f} simulated hours, {total.messages} messages received, {total.stored} stored, {total.resumed} reconnects of clients"
     )
-    print(
-        "what went wrong: "
-        + (", ".join(f"{count} x {kind}" for kind, count in sorted(total.faults.items())) or "nothing")
-    )
+    print("faults: " + (", ".join(f"{count} x {kind}" for kind, count in sorted(total.faults.items())) or "none"))
     return 1 if total.failed else 0
 
 
-def _again(report: Report, arguments: argparse.Namespace) -> str:
-    """The command that shows this run line by line."""
+def _command(report: Report, arguments: argparse.Namespace) -> str:
+    """Return the command that prints the trace of this run."""
     words = ["python -m busway.testing.simulation", f"--seed {report.seed}"]
     words += [f"--{name} {given}" for name in _NUMBERS if (given := getattr(arguments, name)) is not None]
     words += [f"--kind {kind!r}" for kind in arguments.kind]
@@ -68,21 +65,19 @@ def _again(report: Report, arguments: argparse.Namespace) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m busway.testing.simulation", description=__doc__)
-    parser.add_argument("count", nargs="?", type=_positive, default=1000, metavar="N", help="how many seeds (1000)")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of them (0)")
-    parser.add_argument("--seed", type=int, metavar="SEED", help="run this one only, and print what happens in it")
+    parser.add_argument("count", nargs="?", type=_positive, default=1000, metavar="N", help="number of seeds (1000)")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="first seed (0)")
+    parser.add_argument("--seed", type=int, metavar="SEED", help="run only this seed, and print its trace")
     parser.add_argument(
         "--nodes",
         type=_numbers,
-        help="brokers of a world, a number or two with - between (as the seed says, 1 or 3 to 7)",
+        help="brokers in a world, a number or a range such as 3-7 (the seed chooses 1 or 3 to 7)",
     )
-    parser.add_argument("--clients", type=_positive, help="clients of a world (3; of several brokers 3 to 5)")
-    parser.add_argument("--steps", type=_positive, help="things that each of them does (40; of several brokers 10)")
-    parser.add_argument("--faults", type=int, help="how often something goes wrong (as the seed says, 0 to 8 times)")
-    parser.add_argument(
-        "--kind", action="append", choices=KINDS, default=[], help="only this goes wrong; may be given again"
-    )
-    parser.add_argument("--processes", type=_positive, help="(as many as there are cores)")
+    parser.add_argument("--clients", type=_positive, help="clients in a world (3; with several brokers 3 to 5)")
+    parser.add_argument("--steps", type=_positive, help="actions of each client (40; with several brokers 10)")
+    parser.add_argument("--faults", type=int, help="number of faults (the seed chooses 0 to 8)")
+    parser.add_argument("--kind", action="append", choices=KINDS, default=[], help="inject only this fault; repeatable")
+    parser.add_argument("--processes", type=_positive, help="number of processes (the number of cores)")
     return parser
 
 
@@ -92,9 +87,9 @@ def _between(text: str) -> list[int]:
 
 
 def _numbers(text: str) -> str:
-    """As it is, if it can be understood: a seed that fails is run again with the same word."""
+    """Check a number or range and return its text, which the command for a failed seed repeats."""
     if not (found := _between(text)) or found[0] < 1:
-        raise argparse.ArgumentTypeError(f"{text} is neither 1 or more nor such as 3-7")
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on, or a range such as 3-7")
     return text
 
 

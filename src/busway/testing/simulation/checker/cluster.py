@@ -1,4 +1,4 @@
-"""What has to be true of several nodes in the end, whatever went wrong: they agree, and together they keep what one broker promises."""
+"""Checks the guarantees of a cluster: nodes agree, and keep the guarantees of a single broker; cluster runs call it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,41 +11,41 @@ from busway.testing.simulation.workload.history import History, Key, payload
 
 @dataclass(slots=True)
 class Seen:
-    """What clients see in the end, by node."""
+    """The final state that clients see, by node."""
 
     posts: dict[str, dict[str, int]] = field(default_factory=dict)
     pins: dict[str, dict[str, int]] = field(default_factory=dict)
     known: dict[str, tuple[str, dict[str, int]]] = field(default_factory=dict)
-    """Where each program is, and what it was told of posts and pins."""
+    """The node of each program, and the posts and pins that it knows."""
     stored: dict[str, list[tuple[int, Key]]] = field(default_factory=dict)
-    """Offsets and messages of each node's own stream."""
+    """Offsets and messages in each node's own stream."""
     guids: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What happened, as far as it says what may be expected."""
+    """The faults and programs of a run that determine the expected state."""
 
     living: list[str]
     """Programs that were not killed."""
     readers: list[str]
-    """Those of them that read what is stored."""
+    """Living programs that read stored messages."""
     settled: frozenset[str]
-    """Programs that were at one broker only. One that goes elsewhere may publish again there what it was not told of."""
+    """Programs that used one broker only. Other programs may have resent unconfirmed messages to another broker."""
     orphans: frozenset[str]
-    """Those who were at a node that is lost for good. What it confirmed while it saw no other node, nobody else has."""
+    """Programs that used a lost node. Only that node had the messages that it confirmed while it was isolated."""
     calm: bool
-    """Nothing went wrong."""
+    """No fault took effect."""
     refused: bool
-    """A disk has failed; see checks.Found."""
+    """A disk has failed; see `Found.refused`."""
     forgotten: bool
-    """A node was started again that stores nothing."""
+    """A node without storage was restarted."""
     forgetful: frozenset[str]
-    """Guids of nodes that have lost what was written; a mirror is not waited for when it is noted what channels have done."""
+    """Guids of nodes that have lost written data. Channel progress does not wait for a mirror."""
 
 
 def agree(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
-    """A sentence for each broken promise."""
+    """Yield a sentence for each violated guarantee."""
     for who, keys in ledger.live.items():
         yield from in_order(f"live messages of {who}", keys)
         yield from _in_scope(ledger, who, keys)
@@ -55,7 +55,7 @@ def agree(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
     if how.calm:
         yield from once("push", (key for _, key in ledger.taken))
         for key in sorted(ledger.pushed - {key for _, key in ledger.taken}):
-            yield f"push {payload(key)} was taken, and nobody has it"
+            yield f"push {payload(key)} was accepted, but no consumer has it"
     yield from _kept(ledger, seen, how)
     yield from _stored(ledger, seen, how)
     yield from _read(ledger, seen, how)
@@ -64,12 +64,12 @@ def agree(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
 
 
 def _read(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
-    """Of each node every message once and in order; those who live have all that there is."""
+    """Check that readers got the messages of each node once and in order, and living readers all of them."""
     names = {guid: name for name, guid in seen.guids.items()}
     for who, got in ledger.history.items():
         for guid in dict.fromkeys(broker for broker, _, _ in got):
             offsets = [offset for broker, offset, _ in got if broker == guid]
-            if any(two <= one for one, two in pairwise(offsets)):
+            if any(second <= first for first, second in pairwise(offsets)):
                 yield f"{who} read of {names.get(guid, guid)} offsets in this order: {offsets}"
     for who, name in ((who, name) for who in how.readers for name in seen.guids):
         mine = [(offset, key) for broker, offset, key in ledger.history[who] if broker == seen.guids[name]]
@@ -83,11 +83,11 @@ def _in_scope(ledger: History, who: str, keys: list[Key]) -> Iterator[str]:
     for key in keys:
         scope, there = ledger.scoped.get(key), key[0].partition("@")[2]
         if scope is not None and (scope == "local") != (here == there):
-            yield f"{who} got {payload(key)}, which was for {scope} ones"
+            yield f"{who} got {payload(key)}, which had the scope {scope}"
 
 
 def _ordered(what: str, keys: list[Key], how: Circumstances) -> Iterator[str]:
-    """Of those that published at one node: each once, and in the order in which it was sent."""
+    """Check that messages of programs with one broker come once and in order."""
     mine = [key for key in keys if key[0] in how.settled]
     if how.refused:
         yield from once(what, mine)
@@ -97,7 +97,7 @@ def _ordered(what: str, keys: list[Key], how: Circumstances) -> Iterator[str]:
 
 def _kept(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
     for what, there in (("posts", seen.posts), ("pins", seen.pins)):
-        first = next(iter(there), "")  # none, if the survey came to an early end
+        first = next(iter(there), "")  # empty if the survey failed early
         for name in there:
             if there[name] != there[first]:
                 yield f"{what} at {name} are {there[name]}, and at {first} {there[first]}"
@@ -109,21 +109,21 @@ def _kept(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
 
 
 def unknown(seen: Seen) -> Iterator[str]:
-    """Where somebody believes something else to be kept than is."""
+    """Find programs that know other retained messages than there are."""
     for who, (place, known) in seen.known.items():
         there = {f"status/{name}": number for name, number in seen.posts.get(place, {}).items()}
         there |= {f"config/{name}": number for name, number in seen.pins.get(place, {}).items()}
         if known != there:
             wrong = sorted(topic for topic in known.keys() | there.keys() if known.get(topic) != there.get(topic))
             pairs = {topic: (known.get(topic), there.get(topic)) for topic in wrong}
-            yield f"{who} at {place} knows of other kept messages than there are: {pairs}"
+            yield f"{who} at {place} knows other retained messages than there are: {pairs}"
 
 
 def _stored(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
     places = {(seen.guids[name], key): offset for name, stored in seen.stored.items() for offset, key in stored}
     for key, (broker, offset) in ledger.stored.items():
         if broker not in seen.guids.values():
-            continue  # it had no disk
+            continue  # the broker had no storage
         there = places.get((broker, key))
         if there is None:
             yield f"acknowledged and lost: {payload(key)} at offset {offset}"
@@ -136,9 +136,11 @@ def _stored(ledger: History, seen: Seen, how: Circumstances) -> Iterator[str]:
         yield from _ordered(f"stored messages at {name}", keys, how)
         for key in keys:
             if key not in sent and not key[0].startswith("auditor"):
-                yield f"stored, and nobody sent it: {payload(key)}"
+                yield f"stored, but never sent: {payload(key)}"
     yield from once(
-        "message of who knows one node, at several nodes:", (key for _, key in places if key[0] in how.settled)
+        "message of a program with one broker, at several nodes:", (key for _, key in places if key[0] in how.settled)
     )
-    told = ledger.doubtful | how.settled
-    yield from once("message at several nodes, and it was not told:", (key for _, key in places if key[0] not in told))
+    warned = ledger.doubtful | how.settled
+    yield from once(
+        "message at several nodes without the event `doubtful`:", (key for _, key in places if key[0] not in warned)
+    )

@@ -1,4 +1,4 @@
-"""The client that comes last: it looks what is there, and sees whether those who should hear of something do."""
+"""The final client of a run with one broker: it reads the final state, and tests subscriptions and services."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from busway.testing.simulation.workload.history import History, key_of, payload
 
 NAME: Final = "auditor"
 _PATIENCE: Final = 120.0
-"""Seconds after which something will not happen any more."""
+"""Seconds after which the auditor stops waiting."""
 _LOOK: Final = 0.5
 
 
 async def until(condition: Callable[[], bool], patience: float = _PATIENCE) -> bool:
-    """Wait until something is true; whether it is."""
+    """Wait until the condition is true. Return False if `patience` seconds pass before."""
     loop = asyncio.get_running_loop()
     limit = loop.time() + patience
     look = _LOOK / 16
@@ -29,7 +29,7 @@ async def until(condition: Callable[[], bool], patience: float = _PATIENCE) -> b
 
 
 class Auditor:
-    """Its own process."""
+    """The final client, in its own process."""
 
     def __init__(
         self, urls: list[str], ledger: History, programs: list[Program], stream: str, sessions: Callable[[], int]
@@ -41,7 +41,7 @@ class Auditor:
         self._programs = programs
         self._stream = stream
         self._sessions = sessions
-        """How many connections the brokers have; not asked by a message, for that would tell of the real file system."""
+        """Return the number of the broker's connections. A request would also report the real file system."""
 
     async def main(self) -> None:
         try:
@@ -52,7 +52,7 @@ class Auditor:
                 await self._kept(bus)
                 await self._finished(bus)
                 await self._stored(bus)
-        except Exception as error:  # noqa: BLE001, noted
+        except Exception as error:  # noqa: BLE001, recorded as a problem
             self._problem(f"a healthy broker refuses: {type(error).__name__}: {error}")
         finally:
             self.done.set()
@@ -64,27 +64,27 @@ class Auditor:
         return [program.name for program in self._programs if role in program.roles]
 
     async def _signal(self, bus: busway.Bus) -> None:
-        """Every subscription and service is back."""
+        """Check that every subscription and service is restored."""
         ledger, key = self._ledger, (NAME, 1)
         await bus.publish(f"live/{NAME}", payload(key))
         await bus.publish(f"jobs/{NAME}", payload(key))
         await until(lambda: all(key in ledger.live[who] for who in self._playing("live")), 10.0)
         for who in self._playing("live"):
             if key not in ledger.live[who]:
-                self._problem(f"the live subscription of {who} is not back")
+                self._problem(f"the live subscription of {who} is not restored")
         if self._playing("share") and not await until(lambda: any(found == key for _, found in ledger.shared), 10.0):
-            self._problem("no member of the group is back")
+            self._problem("no member of the group is restored")
         if self._playing("pull"):
             await bus.push(f"tasks/{NAME}", payload(key))
             if not await until(lambda: any(found == key for _, found in ledger.taken), 10.0):
-                self._problem("a push was accepted, and nobody has it")
+                self._problem("a push was accepted, but no consumer has it")
         if self._playing("serve"):
             reply = await bus.request("sum", "1")
             if reply.text != "re 1":
                 self._problem(f"the service answers {reply.text!r}")
 
     async def _connected(self, bus: busway.Bus) -> None:
-        """The broker has the connections of those who live, and no others."""
+        """Check that the broker has only the connections of living programs."""
         await bus.flush()
         if (count := self._sessions()) != len(self._programs) + 1:
             self._problem(f"the broker has {count} connections, and there are {len(self._programs) + 1} clients")
@@ -94,16 +94,16 @@ class Auditor:
         self.found.pins = dict([key_of(message.text) for message in await bus.kept("config/**")])
 
     async def _finished(self, bus: busway.Bus) -> None:
-        """The channel's consumers come to its end."""
+        """Wait until the channel's consumers have reached the end of the stream."""
         if not self._playing("consume"):
             return
         loop = asyncio.get_running_loop()
         limit, floor = loop.time() + _PATIENCE, -1
         while (info := await self._channel(bus)) is not None and info.lag:
-            if info.floor > floor:  # as long as it comes on, it may take its time
+            if info.floor > floor:  # there is progress, so wait longer
                 limit, floor = loop.time() + _PATIENCE, info.floor
             if loop.time() >= limit:
-                self._problem(f"the channel does not come on: {info}")
+                self._problem(f"the channel makes no progress: {info}")
                 return
             await asyncio.sleep(_LOOK)
         if info is None:
@@ -113,7 +113,7 @@ class Auditor:
         return next((info for info in await bus.channels(self._stream) if info.name == CHANNEL), None)
 
     async def _stored(self, bus: busway.Bus) -> None:
-        """Everything that is in the stream; then its readers have to come to the same end."""
+        """Read the whole stream, and wait until its readers have reached the end, too."""
         stored = self.found.stored
         end = (await (await bus.stream(self._stream)).info()).next
         async with bus.subscribe("orders/**", since="all") as subscription:
@@ -123,9 +123,9 @@ class Auditor:
                 except TimeoutError:
                     if offset < 0 and not self._ledger.stored:
                         return
-                    self._problem(f"the stream ends at {end}, and nothing comes behind {offset}")
+                    self._problem(f"the stream ends at {end}, but no message comes after {offset}")
                     return
-                assert message.offset is not None, "it is a stored one"
+                assert message.offset is not None, "the message is stored"
                 stored.append((message.offset, key_of(message.text)))
         readers = self._playing("read")
         await until(lambda: all(len(self._ledger.read[who]) >= len(stored) for who in readers), 30.0)

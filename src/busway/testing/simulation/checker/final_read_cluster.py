@@ -1,6 +1,6 @@
-"""The last look at a world of several nodes: who is linked to whom, what each heard of the others, and whether what is said at one is heard at all.
+"""The survey of a cluster at the end of a run: its links, the routing between nodes, and the stored data.
 
-What nodes know of each other is read out of them; all else is seen by clients, one at each node.
+The survey reads the links from the brokers' state. For everything else it connects a client to each node.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from busway.errors import BusError, NoResponders
 from busway.testing.simulation.checker.cluster import Seen, unknown
 from busway.testing.simulation.checker.final_read import until
 from busway.testing.simulation.kit.world import Node
-from busway.testing.simulation.workload.client import AGAIN, CHANNEL
-from busway.testing.simulation.workload.cluster_client import BRIEF, Member, heard
+from busway.testing.simulation.workload.client import CHANNEL, RETRY
+from busway.testing.simulation.workload.cluster_client import BRIEF, Member, received_by
 from busway.testing.simulation.workload.history import History, Key, key_of, payload
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 NAME: Final = "auditor"
 _SOON: Final = 10.0
-"""Seconds in which what was said is heard."""
+"""Seconds within which a message must arrive."""
 _PATIENCE: Final = 60.0
-"""Seconds in which something is expected to come on."""
+"""Seconds within which progress is expected."""
 _PROBES: Final = 3
 _TRIES: Final = 10
 
@@ -33,28 +33,28 @@ _TRIES: Final = 10
 def _hub(node: Node) -> "Hub":
     if node.server is None:
         raise RuntimeError(f"{node.name} does not run")
-    return node.server._running()  # noqa: SLF001, who looks into nodes has to open them
+    return node.server._running()  # noqa: SLF001, the survey inspects the broker's state
 
 
 def _links(node: Node) -> dict[str, int]:
-    """The nodes to which it has a link, with the link's connection."""
+    """Return the connections of a node's links, by the guids of the linked nodes."""
     mesh = _hub(node).peers.members
     assert isinstance(mesh, Mesh), "it is one of several"
     return mesh.members.linked
 
 
-def strangers(nodes: Sequence[Node]) -> list[str]:
-    """Pairs of which one has no link to the other."""
+def missing_links(nodes: Sequence[Node]) -> list[str]:
+    """Describe the pairs of nodes without a link."""
     return [
-        f"{one.name} has no link to {two.name}"
-        for one in nodes
-        for two in nodes
-        if one is not two and two.server is not None and two.server.guid not in _links(one)
+        f"{node.name} has no link to {other.name}"
+        for node in nodes
+        for other in nodes
+        if node is not other and other.server is not None and other.server.guid not in _links(node)
     ]
 
 
-def unheard(nodes: Sequence[Node]) -> Iterator[str]:
-    """Where a node has heard something else of another one's interest than there is; and who is linked more than once."""
+def wrong_interest(nodes: Sequence[Node]) -> Iterator[str]:
+    """Find nodes that know another interest of a peer than it has, and nodes with more than one link to a peer."""
     by_guid = {node.server.guid: node for node in nodes if node.server is not None}
     for node in nodes:
         hub, links = _hub(node), _links(node)
@@ -63,16 +63,16 @@ def unheard(nodes: Sequence[Node]) -> Iterator[str]:
             yield f"{node.name} has {between} connections to nodes and {len(links)} links; there are {len(nodes)} nodes"
         for guid, conn in links.items():
             if guid not in by_guid:
-                yield f"{node.name} is linked to somebody who is not there"
+                yield f"{node.name} is linked to a node that does not run"
                 continue
-            figures, there = hub.engine.connection(conn), by_guid[guid]
-            told, wanted = figures["subscriptions"] + figures["services"], _hub(there).engine.stats()["interest"]
-            if told != wanted:
-                yield f"{node.name} heard of {told} things that clients of {there.name} want; they want {wanted}"
+            figures, peer = hub.engine.connection(conn), by_guid[guid]
+            known, actual = figures["subscriptions"] + figures["services"], _hub(peer).engine.stats()["interest"]
+            if known != actual:
+                yield f"{node.name} knows {known} subscriptions and services at {peer.name}, which has {actual}"
 
 
 class Survey:
-    """Its own process, with a client at each node."""
+    """The survey, in its own process, with a client at each node."""
 
     def __init__(
         self, nodes: Sequence[Node], ledger: History, programs: Sequence[Member], stream: str, lost: Sequence[Node]
@@ -84,7 +84,7 @@ class Survey:
         self._programs = programs
         self._stream = stream
         self._lost = lost
-        """Nodes that will not come again; what they had is elsewhere."""
+        """Nodes that are lost for good. Their mirrors have their data."""
         self._number = 0
 
     async def main(self) -> None:
@@ -100,10 +100,10 @@ class Survey:
                     await asyncio.gather(*(look(name, bus) for name, bus in buses.items()))
                 await self._known()
                 for node in self._lost:
-                    await self._left_behind(node, next(iter(buses.values())))
-                await self._come_on(self._unread)
-                await self._come_on(self._lag)
-        except Exception as error:  # noqa: BLE001, noted
+                    await self._stored_by_lost(node, next(iter(buses.values())))
+                await self._finish(self._unread)
+                await self._finish(self._lag)
+        except Exception as error:  # noqa: BLE001, recorded as a problem
             self._problem(f"a healthy node refuses: {type(error).__name__}: {error}")
         finally:
             self.done.set()
@@ -119,10 +119,10 @@ class Survey:
         return f"{NAME}@{node}", self._number
 
     def _present(self) -> None:
-        """The nodes have the connections of those who live, and no others."""
+        """Check that the nodes have only the connections of living programs."""
         for node in self._nodes:
             hub = _hub(node)
-            known = [session for session in hub.sessions.values() if session.accepted]  # others may become links
+            known = [session for session in hub.sessions.values() if session.accepted]  # others may still become links
             names = sorted(session.name for session in known if not session.node)
             right = sorted([*(one.name for one in self._programs if one.place == node.name), f"{NAME}-{node.name}"])
             if names != right:
@@ -131,7 +131,7 @@ class Survey:
     # Messages.
 
     async def _reaches(self, buses: dict[str, busway.Bus]) -> None:
-        """A message goes to clients of its own node and to nodes where somebody wants it, and to nobody else; each of those gets it once."""
+        """Check that a message goes to local clients and to nodes with subscribers only, and reaches each one once."""
         at = [program.place for program in self._playing("live")]
         sent = {name: [self._key(name) for _ in range(_PROBES)] for name in buses}
         await asyncio.gather(*(self._send(name, bus, at, sent[name]) for name, bus in buses.items()))
@@ -145,21 +145,21 @@ class Survey:
             count = await bus.publish(f"live/{NAME}", payload(key), confirm=True)
             if count != right:
                 self._problem(
-                    f"a message at {name} goes to {count} connections, not {right}: those who want it are at {at}"
+                    f"a message at {name} goes to {count} connections, not {right}: the subscribers are at {at}"
                 )
         for number in range(BRIEF):
             if count := await bus.publish(f"brief/{number}", b"", confirm=True):
-                self._problem(f"brief/{number} goes from {name} to {count} connections, and nobody wants it")
+                self._problem(f"brief/{number} goes from {name} to {count} connections, but has no subscribers")
 
     async def _has(self, program: Member, sent: list[Key]) -> None:
-        await until(lambda: set(sent) <= set(heard(self._ledger.live, program.name)), _SOON)
-        found = heard(self._ledger.live, program.name)
+        await until(lambda: set(sent) <= set(received_by(self._ledger.live, program.name)), _SOON)
+        found = received_by(self._ledger.live, program.name)
         if wrong := {payload(key): count for key in sent if (count := found.count(key)) != 1}:
             dropped = {node.name: _hub(node).engine.stats()["messages_dropped"] for node in self._nodes}
             self._problem(f"{program.name} at {program.place} got messages so often: {wrong}; dropped: {dropped}")
 
     async def _works(self, name: str, bus: busway.Bus) -> None:
-        """One member of the group, one taker; whoever it is and wherever."""
+        """Check that a member of the group and a consumer of pushes receive a message, at any node."""
         job, task = self._key(name), self._key(name)
         await bus.publish(f"jobs/{NAME}", payload(job))
         if self._playing("pull"):
@@ -171,7 +171,7 @@ class Survey:
             return ["jobs"] * jobs + ["tasks"] * tasks
 
         if not await until(lambda: not missing(), _SOON):
-            self._problem(f"nobody has what was sent at {name} to {missing()}")
+            self._problem(f"no program has received the message sent at {name} to {missing()}")
 
     async def _answers(self, name: str, bus: busway.Bus) -> None:
         await asyncio.gather(*(self._answered(name, bus, program.service) for program in self._playing("only")))
@@ -180,29 +180,29 @@ class Survey:
 
     async def _answered(self, name: str, bus: busway.Bus, service: str) -> None:
         try:
-            reply = await self._insist(bus, service, name)
+            reply = await self._retry(bus, service, name)
         except BusError as error:
             self._problem(f"{service}, asked from {name}: {type(error).__name__}: {error}")
             return
         if reply.text != f"re {name}":
             self._problem(f"{service} answers {reply.text!r}")
 
-    async def _insist(self, bus: busway.Bus, service: str, text: str) -> Any:
-        """One that failed often is set aside, and then tried by one request at a time: the others are told that nobody is willing."""
+    async def _retry(self, bus: busway.Bus, service: str, text: str) -> Any:
+        """Request, and retry after NoResponders: a provider that failed often gets only one request at a time."""
         for _ in range(_TRIES):
             with suppress(NoResponders):
                 return await bus.request(service, text, timeout=_SOON)
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY)
         return await bus.request(service, text, timeout=_SOON)
 
-    # What is kept and stored.
+    # Retained and stored messages.
 
     async def _kept(self, name: str, bus: busway.Bus) -> None:
         self.seen.posts[name] = dict([key_of(message.text) for message in await bus.kept("status/**")])
         self.seen.pins[name] = dict([key_of(message.text) for message in await bus.kept("config/**")])
 
     async def _known(self) -> None:
-        """Who subscribed to what is kept has the last of it."""
+        """Wait until watching subscribers know the last retained messages."""
 
         def same() -> bool:
             return not list(unknown(self.seen))
@@ -210,7 +210,7 @@ class Survey:
         for program in self._programs:
             self.seen.known[program.name] = program.place, self._ledger.known[program.name]
         await until(same, _SOON)
-        # When the programs go they are told of the end of each other's posts.
+        # A copy, since programs see each other's posts being withdrawn when they end.
         self.seen.known = {who: (place, dict(known)) for who, (place, known) in self.seen.known.items()}
 
     async def _stored(self, name: str, bus: busway.Bus) -> None:
@@ -220,8 +220,8 @@ class Survey:
         async for some in stream.read(topic="orders/**"):
             stored += [(_offset(message), key_of(message.text)) for message in some]
 
-    async def _left_behind(self, node: Node, bus: busway.Bus) -> None:
-        """What a node had stored that is lost, as it is read at another one."""
+    async def _stored_by_lost(self, node: Node, bus: busway.Bus) -> None:
+        """Read the stored messages of a lost node at another node."""
         self.seen.guids[node.name] = node.guid
         stored = self.seen.stored[node.name] = []
         async with bus.subscribe("orders/**", since="all") as messages:
@@ -231,10 +231,10 @@ class Survey:
                     if message.broker == node.guid:
                         stored.append((_offset(message), key_of(message.text)))
 
-    # Those who read and consume come to the end.
+    # Readers and consumers reach the end.
 
-    async def _come_on(self, left: Callable[[], int]) -> None:
-        """Wait until nothing is left, as long as it becomes less."""
+    async def _finish(self, left: Callable[[], int]) -> None:
+        """Wait until nothing is left, as long as there is progress."""
         rest = left()
         while rest:
             before = rest
@@ -244,7 +244,7 @@ class Survey:
             rest = left()
 
     def _unread(self) -> int:
-        """Messages that readers do not have yet."""
+        """Return the number of messages that readers do not have yet."""
         have = self._ledger.history
         return sum(
             len(stored) - sum(broker == self.seen.guids[name] for broker, _, _ in have[program.name])
@@ -253,7 +253,7 @@ class Survey:
         )
 
     def _lag(self) -> int:
-        """Messages that the consumers of the channel are not done with, at all nodes."""
+        """Return the number of messages at all nodes that the channel has not completed."""
         if not self._playing("consume"):
             return 0
         lags = 0
@@ -265,5 +265,5 @@ class Survey:
 
 
 def _offset(message: Any) -> int:
-    assert message.offset is not None, "it is a stored one"
+    assert message.offset is not None, "the message is stored"
     return int(message.offset)

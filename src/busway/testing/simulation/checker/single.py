@@ -1,36 +1,36 @@
-"""What has to be true in the end, whatever went wrong: what the programs noted against what is stored, kept and alive."""
+"""Checks the guarantees of a single broker: compares the history of the programs with the final state; runs call it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from busway.testing.simulation.workload.history import LEASE, History, Key, Said, payload
+from busway.testing.simulation.workload.history import LEASE, History, Key, RetainedState, payload
 
 
 @dataclass(slots=True)
 class Found:
-    """What is there at the end, as a client that came last sees it."""
+    """The final state, as a client that connects last sees it."""
 
     stored: list[tuple[int, Key]] = field(default_factory=list)
     """Offsets and messages of the stream."""
     posts: dict[str, int] = field(default_factory=dict)
     pins: dict[str, int] = field(default_factory=dict)
     broker: str = ""
-    """Its guid; one that loses its store when it ends has another one each time."""
+    """The guid of the broker. A broker without storage has a new one after each start."""
     living: list[str] = field(default_factory=list)
     """Programs that were not killed."""
     begun: int = 1
-    """How often brokers were started."""
+    """The number of starts of brokers."""
     refused: bool = False
-    """A disk has failed: if the refusal is lost, too, a message is sent again and stored behind later ones."""
+    """A disk has failed. If the refusal was lost, too, the publisher resent a message, which comes after later ones."""
     calm: bool = False
-    """Nothing went wrong."""
+    """No fault took effect."""
     lasting: bool = True
-    """Stored messages and pins outlive the broker."""
+    """Stored messages and pins survive the broker."""
 
 
 def check(ledger: History, found: Found) -> Iterator[str]:
-    """A sentence for each broken promise."""
+    """Yield a sentence for each violated guarantee."""
     yield from _stored(ledger, found)
     yield from _read(ledger, found)
     if found.lasting or found.begun == 1:
@@ -38,10 +38,10 @@ def check(ledger: History, found: Found) -> Iterator[str]:
     for who, keys in ledger.live.items():
         yield from in_order(f"live messages of {who}", keys)
     yield from once("job for a group", (key for _, key in ledger.shared))
-    if found.calm:  # a push is offered to the next one if the connection ends before it is known to be taken
+    if found.calm:  # a push goes to another consumer if the connection is lost before the acknowledgement
         yield from once("push", (key for _, key in ledger.taken))
     for key in sorted(ledger.pushed - {key for _, key in ledger.taken}) if found.calm else ():
-        yield f"push {payload(key)} was taken, and nobody has it"
+        yield f"push {payload(key)} was accepted, but no consumer has it"
     yield from kept("post", ledger.posts, found.posts, found.living)
     if found.lasting or found.begun == 1:
         yield from kept("pin", ledger.pins, found.pins, list(ledger.pins))
@@ -62,12 +62,12 @@ def _stored(ledger: History, found: Found) -> Iterator[str]:
     sent = {(name, number) for name, numbers in ledger.sent.items() for number in numbers}
     for _, key in found.stored:
         if key not in sent:
-            yield f"stored, and nobody sent it: {payload(key)}"
+            yield f"stored, but never sent: {payload(key)}"
 
 
 def _read(ledger: History, found: Found) -> Iterator[str]:
     if not found.lasting and found.begun > 1:
-        return  # what was sent again after the loss of the store is another message
+        return  # a message that was resent after the loss of the store is another message
     everything = [key for _, key in found.stored]
     for who, keys in ledger.read.items():
         if who in found.living:
@@ -78,44 +78,54 @@ def _read(ledger: History, found: Found) -> Iterator[str]:
 
 
 def acknowledged(ledger: History, lease: float, forgetful: Collection[str] = ()) -> Iterator[str]:
-    """Messages that a channel handed out although it had confirmed that they are done; but for those of the `forgetful`, by their guids."""
-    for handed in ledger.handed:
-        if handed.key[0].rpartition(" at ")[2] in forgetful:
+    """Find messages that a channel delivered after it had confirmed their acknowledgement.
+
+    The nodes with a guid in `forgetful` are excluded.
+    """
+    for delivered in ledger.delivered:
+        if delivered.key[0].rpartition(" at ")[2] in forgetful:
             continue
-        when, who = ledger.done.get(handed.key, (handed.when, ""))
-        # Another consumer may have had it before, and be one who is thought dead. The same one may have it twice after its lease.
-        own = handed.consumer == who and handed.when < handed.since + lease
-        if handed.when > when and (own or handed.since > when):
+        when, who = ledger.done.get(delivered.key, (delivered.when, ""))
+        # A consumer that counts as dead may still receive it, and a consumer may receive it again after its lease.
+        own = delivered.consumer == who and delivered.when < delivered.since + lease
+        if delivered.when > when and (own or delivered.since > when):
             yield (
-                f"{payload(handed.key)} was handed to {handed.consumer} at {handed.when:.3f} s, "
-                f"and {who} had acknowledged it at {when:.3f} s"
+                f"{payload(delivered.key)} was delivered to {delivered.consumer} at {delivered.when:.3f} s, "
+                f"but {who} had acknowledged it at {when:.3f} s"
             )
 
 
 def once(what: str, keys: Iterable[Key]) -> Iterator[str]:
-    """Those that are there more than once."""
+    """Find duplicates."""
     for key, count in Counter(keys).items():
         if count > 1:
             yield f"{what} {payload(key)}: {count} times"
 
 
 def in_order(what: str, keys: list[Key]) -> Iterator[str]:
-    """Those that come behind a later one of the same publisher, or again."""
+    """Find messages that come after a later one of the same publisher, or again."""
     last: dict[str, int] = defaultdict(int)
     for name, number in keys:
         if number <= last[name]:
-            yield f"{what}: {payload((name, number))} came behind {last[name]}"
+            yield f"{what}: {payload((name, number))} came after {last[name]}"
         last[name] = number
 
 
 def kept(
-    what: str, said: dict[str, Said], there: dict[str, int], expected: list[str], orphans: Collection[str] = ()
+    what: str,
+    retained: dict[str, RetainedState],
+    there: dict[str, int],
+    expected: list[str],
+    orphans: Collection[str] = (),
 ) -> Iterator[str]:
-    """Whether of each of those who are expected there is what it said last, and of others nothing; of `orphans` there may be less."""
+    """Check that the last retained message of each expected program is there, and none of others.
+
+    A retained message of `orphans` may be missing.
+    """
     for name in there:
         if name not in expected:
             yield f"the {what} of {name} is still there"
-    for name, one in said.items():
+    for name, one in retained.items():
         if name not in expected or name in orphans:
             continue
         if name not in there:

@@ -1,4 +1,7 @@
-"""A mirror that is killed and started again while it stands in for its node: it should go on, until the node is back."""
+"""The fault that restarts a mirror while it has taken over from its node; the fault injector calls it.
+
+The mirror should continue to deliver until the node is back.
+"""
 
 import asyncio
 from typing import TYPE_CHECKING, Final
@@ -11,41 +14,45 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 _TAKES: Final = 30.0
-"""Seconds in which a mirror has begun to stand in, if it ever does."""
+"""Seconds within which a mirror takes over, if it does."""
 _LOOKS: Final = 1000
+"""How often to check for unacknowledged messages. Without them the mirror would have nothing to deliver."""
 _LOOK: Final = 0.002
-"""So often, and after so many seconds each, it is seen whether the node has something that is not done: else its mirror has nothing to hand out."""
+"""Seconds between these checks."""
 
 
-async def restarted(world: World, node: Node, mirror: Node, lasts: float) -> bool:
-    """The node is killed, then its mirror, as soon as that stands in; the node comes back when the mirror goes on. Whether it came to that."""
+async def restart_mirror(world: World, node: Node, mirror: Node, lasts: float) -> bool:
+    """Kill the node, then its mirror after the take-over; restart the mirror, then the node.
+
+    Return True if the mirror was killed after a take-over.
+    """
     for _ in range(_LOOKS):
-        if undone(node):
+        if has_unacknowledged(node):
             break
         await asyncio.sleep(_LOOK)
     guid = node.guid
     if not world.crash(node):
-        return False  # whoever did that has it come back
-    stood = False
-    if await until(lambda: stands_in(mirror, guid), _TAKES):
+        return False  # another fault killed it, and will restart it
+    killed = False
+    if await until(lambda: has_taken_over(mirror, guid), _TAKES):
         await asyncio.sleep(lasts / 2)
-        stood = stands_in(mirror, guid) and world.crash(mirror)
+        killed = has_taken_over(mirror, guid) and world.crash(mirror)
         await asyncio.sleep(lasts / 2)
         world.start(mirror)
-        await until(lambda: stands_in(mirror, guid), _TAKES)
+        await until(lambda: has_taken_over(mirror, guid), _TAKES)
         await asyncio.sleep(lasts)
     world.start(node)
-    return stood
+    return killed
 
 
-def stands_in(mirror: Node, guid: str) -> bool:
-    """Whether it hands out of the channels of the node with this guid."""
+def has_taken_over(mirror: Node, guid: str) -> bool:
+    """True if the mirror delivers from the channels of the node with this guid."""
     nodes = None if (hub := _hub(mirror)) is None else hub.peers.members
     return isinstance(nodes, Mesh) and guid in nodes.turns.figures()["stands_in_for"]
 
 
-def undone(node: Node) -> bool:
-    """Whether a channel of its own streams has something that is not acknowledged."""
+def has_unacknowledged(node: Node) -> bool:
+    """True if a channel of the node's own streams has unacknowledged messages."""
     if (hub := _hub(node)) is None:
         return False
     own = [hub.channels.channels.get(stream.number, {}) for stream in hub.streams.by_name.values()]
@@ -55,4 +62,4 @@ def undone(node: Node) -> bool:
 def _hub(node: Node) -> "Hub | None":
     if node.server is None or not node.up.is_set():
         return None
-    return node.server._running()  # noqa: SLF001, who looks into nodes has to open them
+    return node.server._running()  # noqa: SLF001, the fault inspects the broker's state

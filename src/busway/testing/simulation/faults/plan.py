@@ -1,4 +1,4 @@
-"""What goes wrong in a world, and when: a plan from a seed, and the hand that carries it out and counts what took effect."""
+"""Plans faults from a seed, and injects them into a world; scenarios call it."""
 
 import asyncio
 from collections import Counter
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Protocol
 
-from busway.testing.simulation.faults.mirror_restart import restarted
+from busway.testing.simulation.faults.mirror_restart import restart_mirror
 from busway.testing.simulation.kit.network import Path
 from busway.testing.simulation.kit.process import Process
 from busway.testing.simulation.kit.transport import SimulatedTransport
@@ -29,14 +29,14 @@ POWER: Final = "broker without power"
 CLIENT: Final = "client killed"
 DISK: Final = ("disk full", "disk fails", "disk slow")
 SINGLE: Final = (*NETWORK, *BROKER, POWER, CLIENT, *DISK)
-"""What can go wrong with one broker."""
+"""Faults in a world with one broker."""
 LINKS: Final = ("link cut", "link reset", "link half-open", "link one-way", "link blocked", "link slow")
 UNPOWERED: Final = "mirrored node without power"
 LOST: Final = "mirrored node lost"
 LOSSES: Final = (UNPOWERED, LOST)
 RESTARTED: Final = "mirror restarted while standing in"
 MIRROR: Final = (*LOSSES, RESTARTED)
-"""What can go wrong with a node of which there is a copy of all that it has acknowledged: it loses that, or is away while its mirror has trouble, too."""
+"""Faults of a node whose mirror has all acknowledged data: the node loses data, or its mirror restarts, too."""
 CLUSTER: Final = (
     *LINKS,
     "node cut off",
@@ -48,24 +48,24 @@ CLUSTER: Final = (
     "node sleeps",
     *MIRROR,
 )
-"""What can go wrong between nodes, or with several of them."""
+"""Faults between nodes, or of several nodes."""
 KINDS: Final = (*SINGLE, *CLUSTER)
 _SLEEP: Final = 3
-"""So many times as long as other faults sleeps last, so that clients and links often don't bear them."""
+"""How many times longer than other faults a suspension lasts, so that clients and links often time out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong at a time, with a broker or with what is between it and a client, for a while."""
+    """A planned fault of a broker, a client, or the network between them."""
 
     at: float
-    """Seconds after the programs have begun."""
+    """Seconds after the start of the programs."""
     kind: str
     node: str
     client: str
     lasts: float
     other: str = ""
-    """Another node, of those that have others."""
+    """Another node, in a cluster."""
     side: frozenset[str] = frozenset()
     """The nodes on one side of a split."""
 
@@ -80,7 +80,7 @@ def plan(
     clients: list[str],
     kinds: tuple[str, ...],
 ) -> list[Fault]:
-    """So many faults of these kinds, in the order of their times."""
+    """Choose `count` faults of these kinds, in the order of their times."""
     faults = []
     for _ in range(count):
         lasts = longest * chance.random() ** 3  # mostly short
@@ -94,41 +94,43 @@ def plan(
 
 
 class HasProcesses(Protocol):
-    """Who plays: the programs of a world, by the names of their hosts."""
+    """The programs of a world, by the names of their hosts."""
 
     def process(self, client: str) -> Process:
-        """The one that runs there, or ran last."""
+        """Return the current or last process of a host."""
 
     def replace(self, client: str) -> None:
-        """Start a new program there."""
+        """Start a new program on a host."""
 
 
 class FaultInjector:
-    """Carries out plans in one world."""
+    """Injects planned faults into a world."""
 
-    def __init__(self, world: World, cast: HasProcesses, victim: str | None = None, heir: str | None = None) -> None:
+    def __init__(
+        self, world: World, processes: HasProcesses, victim: str | None = None, mirror: str | None = None
+    ) -> None:
         self.happened: Counter[str] = Counter()
-        """Faults that really had something to go wrong with."""
+        """Faults that took effect, by kind."""
         self._world = world
-        self._cast = cast
+        self._processes = processes
         self._victim = victim
-        """The node that can bear what is in MIRROR,"""
-        self._heir = heir
-        """and its mirror."""
+        """The node for faults of MIRROR."""
+        self._mirror = mirror
+        """The mirror of that node."""
         self._network = world.network
 
     async def carry_out(self, faults: list[Fault]) -> None:
-        """All of them, each at its time; returns when the last is over."""
+        """Inject the faults, each at its time. Return when the last one is over."""
         async with asyncio.TaskGroup() as running:
             for fault in faults:
-                running.create_task(self._one(fault), name=f"fault {fault.kind}")
+                running.create_task(self._inject(fault), name=f"fault {fault.kind}")
 
-    async def _one(self, fault: Fault) -> None:
+    async def _inject(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at)
         if fault.kind in MIRROR:
-            if self._victim is None or self._heir is None:
+            if self._victim is None or self._mirror is None:
                 return
-            fault = replace(fault, node=self._victim, other=self._heir)
+            fault = replace(fault, node=self._victim, other=self._mirror)
         node = self._world.nodes[fault.node]
         self._world.trace.add(f"fault: {fault.kind}, {fault.client} and {fault.node}, {fault.lasts:.3f} s")
         if await self._act(fault, node):
@@ -146,9 +148,9 @@ class FaultInjector:
             case "reset":
                 return self._each(client, host, SimulatedTransport.reset)
             case "half-open client":
-                return self._each(client, host, lambda end: end.peer.fall())
+                return self._each(client, host, lambda end: end.peer.lose_silently())
             case "half-open broker":
-                return self._each(client, host, SimulatedTransport.fall)
+                return self._each(client, host, SimulatedTransport.lose_silently)
             case "one-way up":
                 return await self._blocked(fault, (client, host))
             case "one-way down":
@@ -178,7 +180,7 @@ class FaultInjector:
             case "link reset":
                 return self._each(here, there, SimulatedTransport.reset)
             case "link half-open":
-                return self._each(here, there, SimulatedTransport.fall)
+                return self._each(here, there, SimulatedTransport.lose_silently)
             case "link one-way":
                 return await self._blocked(fault, (here, there))
             case "link blocked":
@@ -204,7 +206,7 @@ class FaultInjector:
             case "mirrored node lost":
                 return self._world.lose(node)
             case "mirror restarted while standing in":
-                return await restarted(self._world, node, self._world.nodes[there], fault.lasts)
+                return await restart_mirror(self._world, node, self._world.nodes[there], fault.lasts)
             case _:
                 ways = [way for name in names if name != here for way in ((here, name), (name, here))]
                 async with asyncio.TaskGroup() as running:
@@ -213,7 +215,7 @@ class FaultInjector:
                 return blocked.result() and killed.result()
 
     def _home(self, fault: Fault) -> str:
-        """The node where that client is now; if it is nowhere, any."""
+        """Return the node that the client is connected to, or the planned one if it has no connection."""
         hosts = (host for host in self._world.nodes if self._network.connections(fault.client, host))
         return next(hosts, fault.node)
 
@@ -224,7 +226,7 @@ class FaultInjector:
         return crashed
 
     async def _sleeps(self, fault: Fault, node: Node) -> bool:
-        """As a process that is stopped; it may be killed meanwhile."""
+        """Suspend a broker for a while. Another fault may kill it in that time."""
         if not self._world.suspend(node):
             return False
         process = node.process
@@ -234,7 +236,7 @@ class FaultInjector:
         return True
 
     async def _flaps(self, fault: Fault) -> bool:
-        """A link that ends again as soon as it is there."""
+        """Reset a link repeatedly."""
         times = 0
         for _ in range(5):
             times += self._each(fault.node, fault.other, SimulatedTransport.reset)
@@ -252,7 +254,7 @@ class FaultInjector:
         for way in ways:
             self._network.block(*way)
         await asyncio.sleep(fault.lasts)
-        for way in ways:  # what another fault blocks as well is open before its time
+        for way in ways:  # this may also unblock a path that another fault has blocked
             self._network.unblock(*way)
         return sum(self._network.way(*way).stopped for way in ways) > before
 
@@ -264,10 +266,10 @@ class FaultInjector:
         return sum(way.carried for way in ways) > before
 
     async def _client_killed(self, fault: Fault) -> bool:
-        killed = self._world.kill(self._cast.process(fault.client))
+        killed = self._world.kill(self._processes.process(fault.client))
         await asyncio.sleep(fault.lasts)
         if killed:
-            self._cast.replace(fault.client)
+            self._processes.replace(fault.client)
         return killed
 
     async def _disk(self, fault: Fault, node: Node) -> bool:

@@ -1,7 +1,7 @@
-"""The disk of a simulated host: the logs of its streams, which take virtual time to write, fill up, fail and lose power.
+"""The disk of a simulated host: stream logs that take virtual time to write, run out of space, fail and lose power.
 
-The engine's logs lie in files of its own in memory, written by hand. What else a broker stores (settings, pins, what channels have done) lies in a
-folder of the real file system, and is written when a thread would have written it; there it stays whatever happens.
+Each log uses in-memory files of the engine, which this module writes explicitly. A broker stores its other data
+(settings, pins, channel progress) in a folder of the real file system, which survives all faults.
 """
 
 import os
@@ -14,18 +14,18 @@ from busway.errors import DataFailed
 from busway.testing.simulation.kit.loop import VirtualLoop
 
 _RETRY: Final = 0.1
-"""Seconds after which a log tries again to write what it has promised."""
+"""Seconds after which a log retries a failed write."""
 
 
 class Disk:
-    """What is stored on one host. It outlives the processes there."""
+    """The disk of a host. It outlives the host's processes."""
 
     def __init__(self, loop: VirtualLoop, chance: Random, folder: Path) -> None:
         self.folder = folder
         self.pace = 0.0002
-        """About how many seconds a write takes."""
+        """Average seconds of a write."""
         self.failed = 0
-        """Writes after which not everything was written."""
+        """The number of incomplete writes."""
         self._loop = loop
         self._chance = chance
         self._files: dict[str, SimulatedFiles] = {}
@@ -35,24 +35,24 @@ class Disk:
         self._life = 0
 
     def pause(self) -> float:
-        """How long half of a write takes."""
+        """Return the duration of half a write."""
         return self.pace * self._chance.random()
 
     def open_log(self, folder: str | os.PathLike[str] | None, **settings: Any) -> Log:
-        """As Log.open()."""
+        """Open a log on this disk, with the arguments of Log.open()."""
         if folder is None:
             return Log.open(None, **settings)
         place = os.fspath(folder)
         log = Log.open(self._files.setdefault(place, SimulatedFiles()), by_hand=True, **settings)
         handle = log.fileno()
-        assert handle is not None, "one by hand has a bell"
+        assert handle is not None, "a log with by_hand has a file descriptor"
         self._loop.bells.add(handle)
         self._logs[place] = log
         self._busy.discard(place)
         return log
 
     def open_front(self, **settings: Any) -> Log:
-        """As Log.front(). Whoever stores it hears at once of what waits."""
+        """Open a front, with the arguments of Log.front(). Its store is notified at once of waiting records."""
         log = Log.front(**settings)
         if (handle := log.fileno()) is not None:
             self._loop.bells.add(handle)
@@ -60,17 +60,17 @@ class Disk:
         return log
 
     def drop_log(self, folder: str | os.PathLike[str]) -> None:
-        """What was in a folder is not there any more."""
+        """Delete the log of a folder."""
         self._files.pop(os.fspath(folder), None)
 
     def look(self) -> None:
-        """Begin to write what has been appended."""
+        """Schedule the writes of appended records."""
         for place, log in list(self._logs.items()):
             if place in self._busy:
                 continue
             try:
                 waiting = log.unwritten
-            except DataFailed:  # it was closed
+            except DataFailed:  # the log was closed
                 del self._logs[place]
                 continue
             if waiting:
@@ -107,10 +107,10 @@ class Disk:
         else:
             self._busy.discard(place)
 
-    # What goes wrong.
+    # Faults.
 
     def died(self, *, power: bool) -> None:
-        """The process that wrote is dead; without power, what was not synced may be lost."""
+        """The process that wrote is dead. `power`: the host lost power, and data that was not synced may be lost."""
         self._life += 1
         self._busy.clear()
         logs, self._logs = self._logs, {}
@@ -126,6 +126,6 @@ class Disk:
                 self._loop.remove_reader(handle)
 
     def fail(self, *, room: int | None = None, sync: bool = False) -> None:
-        """From now on there is so much room, and syncs fail. Without arguments all is well again."""
+        """Limit the free space, or make syncs fail. Without arguments the disk works again."""
         for files in self._files.values():
             files.fail(room=room, sync=sync)

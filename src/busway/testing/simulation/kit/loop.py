@@ -1,11 +1,11 @@
-"""An event loop of asyncio whose time is a number: when nothing is ready it jumps to the next timer.
+"""A deterministic asyncio event loop with virtual time: if no callback is ready, the clock jumps to the next timer.
 
-There is no selector, no thread and no socket, so what runs on it runs the same way each time. What asks for a thread is run
-here, after a while of virtual time; what asks for a socket is refused. When nothing can happen any more, that is an error
-which names the tasks that wait.
+The loop has no selector, thread or socket, so each run is the same. Functions for an executor run in the loop after
+some virtual time, and calls that need a socket raise an error. If no callback or timer is left, the loop raises Stuck
+with the waiting tasks.
 """
 
-# ruff: noqa: SLF001, a loop is a part of asyncio
+# ruff: noqa: SLF001, the loop uses asyncio's internals
 
 import asyncio
 import heapq
@@ -28,12 +28,12 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 EPOCH: Final = 1_700_000_000 * 10**9
-"""Where time begins, in nanoseconds since 1970."""
+"""The start of virtual time, in nanoseconds since 1970."""
 _BILLION: Final = 10**9
 _BUSY: Final = 200_000
-"""Callbacks without a step of time, after which it is said that time stands still."""
+"""Callbacks at the same time after which the loop raises Stuck."""
 _PURGE: Final = 256
-"""Cancelled timers that may be in the heap."""
+"""Cancelled timers that may stay in the heap."""
 
 
 _MISSING: Final = frozenset(
@@ -49,12 +49,12 @@ def _refuse(*_arguments: Any, **_keywords: Any) -> NoReturn:
     raise RuntimeError("a simulated loop has no threads, sockets, signals or processes: use sim:// addresses")
 
 
-class Stuck(RuntimeError):  # noqa: N818, it is a state
-    """Nothing can happen any more, or time stands still."""
+class Stuck(RuntimeError):  # noqa: N818, the name states what happened
+    """The loop has no callback or timer left, or time does not advance."""
 
 
 class _Future(asyncio.Future[T]):
-    """Sets of futures have the same order in every process: what tells them apart is a number, not an address."""
+    """A future whose hash is a serial number, so that sets of futures have the same order in every process."""
 
     def __init__(self, *, loop: "VirtualLoop") -> None:
         self.serial = next(loop.serials)
@@ -65,14 +65,14 @@ class _Future(asyncio.Future[T]):
 
 
 class _Task(asyncio.Task[T]):
-    """As _Future."""
+    """A task whose hash is a serial number, so that sets of tasks have the same order in every process."""
 
     serial: int
     process: Process | None = None
 
     def __new__(cls, *_arguments: Any, loop: "VirtualLoop", **_keywords: Any) -> "_Task[T]":
         self = super().__new__(cls)
-        self.serial = next(loop.serials)  # it is asked for before __init__ is over
+        self.serial = next(loop.serials)  # __hash__ is called before __init__ has returned
         return self
 
     def __hash__(self) -> int:
@@ -80,16 +80,19 @@ class _Task(asyncio.Task[T]):
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """See above. `pause` says how long work takes that was meant for a thread; after `limit` seconds it is an error to go on."""
+    """An event loop with virtual time. After `limit` seconds it raises Stuck.
+
+    `pause` returns half the duration of a function in an executor.
+    """
 
     def __init__(self, pause: Callable[[], float] = lambda: 0.0, limit: float = 3600.0) -> None:
         self.serials = count()
         self.turns = 0
         self.limit = limit
         self.fatal: BaseException | None = None
-        """Set to end the run with it."""
+        """An error that ends the run."""
         self.failures: list[dict[str, Any]] = []
-        """What callbacks and tasks raised where nobody waited for it."""
+        """Contexts of unhandled exceptions in callbacks and tasks."""
         self._pause = pause
         self._now = 0.0
         self._stamp = 0
@@ -105,22 +108,22 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # Time.
 
     def time(self) -> float:
-        """Seconds since the beginning."""
+        """Return the seconds since the start."""
         return self._now
 
     def time_ns(self) -> int:
-        """Nanoseconds since 1970, by the clock of the process that is running."""
+        """Return the nanoseconds since 1970 by the clock of the current process."""
         process = CURRENT.get()
         return EPOCH + round(self._now * _BILLION) + (process.skew if process is not None else 0)
 
     def _advance(self) -> None:
-        """To the next timer."""
+        """Advance the time to the next timer."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
             self._cancelled -= 1
         if not timers:
-            raise Stuck(f"nothing can happen any more; {self.waiting()}")
+            raise Stuck(f"no callback or timer is left; {self.waiting()}")
         if timers[0][0] > self._now:
             if timers[0][0] > self.limit:
                 raise Stuck(f"not over after {self.limit:g} s; {self.waiting()}")
@@ -131,9 +134,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # Running.
 
     def run_until_complete(self, future: Any) -> Any:
-        """Run until this is done; its result."""
+        """Run until the future is done, and return its result."""
         if self._running or events._get_running_loop() is not None:
-            raise RuntimeError("a simulated loop runs where no other loop does, and one thing at a time")
+            raise RuntimeError("a simulated loop can't run while another event loop runs in this thread")
         wanted: asyncio.Future[Any] = asyncio.ensure_future(future, loop=self)
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(finalizer=self._finish_generator)
@@ -175,13 +178,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if process.disk is not None:
                 process.disk.look()
 
-    def go_on(self, process: Process) -> None:
-        """A process that slept does now what was due meanwhile, in its order."""
+    def resume(self, process: Process) -> None:
+        """Run the callbacks that became due while the process was suspended, in their order."""
         held, process.held = process.held, None
         self._ready.extend(held or ())
 
     def enter(self, process: Process, function: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> None:
-        """Call this at once as that process, unless it is dead; or when it wakes."""
+        """Call a function as another process: at once, or when it resumes. A dead process calls nothing."""
         if not process.alive:
             return
         if process.held is not None:
@@ -198,21 +201,21 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._switch(before.skew if before is not None else 0)
 
     def _switch(self, skew: int) -> None:
-        """The clock of the engine is that of the host whose code runs next."""
+        """Set the engine's clock to that of the host whose code runs next."""
         stamp = EPOCH + round(self._now * _BILLION) + skew
         if stamp != self._stamp:
             self._stamp = stamp
             hold_clock(stamp)
 
     def waiting(self) -> str:
-        """The tasks that wait, for a message to people."""
+        """Describe the waiting tasks for an error message."""
         tasks = self.tasks()
         if not tasks:
             return "no task is left"
         return "these tasks wait: " + "; ".join(_described(task) for task in tasks)
 
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """Tasks of living processes that are not done, in the order in which they began."""
+        """Return the unfinished tasks of living processes, in the order of their creation."""
         found: list[_Task[Any]] = [task for task in asyncio.all_tasks(self) if isinstance(task, _Task)]
         return [
             task for task in sorted(found, key=lambda task: task.serial) if task.process is None or task.process.alive
@@ -270,7 +273,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]  # noqa: ARG002
-        """Call it here, in the middle of a pause of virtual time: a process that dies meanwhile has done it or has not."""
+        """Call the function in the loop, in the middle of a pause: a process may die before or after the call."""
         future: asyncio.Future[T] = self.create_future()
         self.call_later(self._pause(), self._work, future, func, args)
         return future
@@ -280,10 +283,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             return
         try:
             self.call_later(self._pause(), _settle, future, func(*args), None)
-        except Exception as error:  # noqa: BLE001, it is the result
+        except Exception as error:  # noqa: BLE001, the error is the result
             self.call_later(self._pause(), _settle, future, None, error)
 
-    # What a log rings when its thread has written: `add_reader` is only for these, and `ring` makes them readable.
+    # File descriptors of logs: `add_reader` accepts only these, and `ring` makes them readable.
 
     def add_reader(self, fd: Any, callback: Callable[[Unpack[Ts]], Any], *args: *Ts) -> None:
         if fd not in self.bells:
@@ -294,14 +297,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self._readers.pop(fd, None) is not None
 
     def ring(self, fd: int) -> None:
-        """It is readable now."""
+        """Make a log's file descriptor readable."""
         if (handle := self._readers.get(fd)) is not None:
             self._ready.append(handle)
 
     # Errors.
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Remember it: whoever runs the simulation looks. What dead processes leave is nobody's concern."""
+        """Record the failure for the report of the run, unless the loop is closed."""
         if self._closed:
             return
         self.failures.append(context)
@@ -313,17 +316,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def get_exception_handler(self) -> None:
         return None
 
-    # Generators that are not run to their end.
+    # Asynchronous generators that are not exhausted.
 
     def _finish_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         if not self._closed:
             self.call_soon(self.create_task, generator.aclose())
 
     async def shutdown_asyncgens(self) -> None:
-        """They end with what holds them."""
+        """Do nothing: generators end when they are garbage-collected."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There is none."""
+        """Do nothing: the loop has no executor."""
 
 
 for _name in _MISSING:

@@ -1,8 +1,8 @@
-"""A network that is not there: hosts, listeners, and connections whose bytes take virtual time.
+"""A simulated network: hosts, listeners, and connections whose bytes take virtual time. A World owns it.
 
-Each direction between two hosts is a way of its own, with a delay, a bandwidth, and a switch: what is sent over a blocked way
-arrives when it is open again, as TCP would send it again. Connections keep TCP's promises and asyncio's: bytes in order,
-flow control, connection_lost() last and once. Chance comes from outside, so the same seed makes the same network.
+Each direction between two hosts is a path with its own delay and bandwidth. Data sent over a blocked path arrives when
+the path is unblocked, as after a TCP retransmission. Connections keep the contracts of TCP and asyncio: ordered bytes,
+flow control, and one final connection_lost(). The same seed gives the same network.
 """
 
 import asyncio
@@ -24,33 +24,33 @@ from busway.transport.schemes import Factory
 _FIRST_PORT: Final = 40_000
 _PACKET: Final = 1448
 _MOMENT: Final = 0.02
-"""Seconds that at most one packet is on a way, unless that is very slow."""
-_NOBODY: Final = Context()
-"""What is on its way belongs to no process."""
+"""Most seconds of transmission of a packet, except on very slow paths."""
+_NO_PROCESS: Final = Context()
+"""Context of callbacks for data in flight, which belongs to no process."""
 
 
 @dataclass(slots=True, eq=False)
 class Path:
-    """From one host to another."""
+    """The path from one host to another, in one direction."""
 
     delay: float
     jitter: float
     bandwidth: float
-    """Bytes in a second."""
+    """Bytes per second."""
     normal: tuple[float, float, float]
-    """The three when nothing is wrong."""
+    """Delay, jitter and bandwidth without faults."""
     blocked: bool = False
     held: dict["SimulatedTransport | asyncio.Future[None]", int] = field(default_factory=dict)
-    """Who waits for so many arrivals until the way is open."""
+    """Packets that wait while the path is blocked, by sender."""
     stopped: int = 0
-    """How often something could not pass."""
+    """The number of packets that were blocked."""
     carried: int = 0
     """Bytes that were sent."""
     free: float = 0.0
-    """When the last byte has left."""
+    """When the last byte was sent."""
 
     def arrival(self, now: float, size: int, chance: Random) -> float:
-        """When something arrives that is sent now."""
+        """Return when data arrives that is sent now."""
         self.carried += size
         self.free = max(self.free, now) + size / self.bandwidth
         return self.free + self.delay + chance.random() * self.jitter
@@ -63,7 +63,7 @@ class _Listener:
 
 
 class Network:
-    """All hosts and what is between them. It carries addresses of the scheme `sim`."""
+    """All hosts, paths and connections. It is the transport for addresses with the scheme `sim`."""
 
     def __init__(self, loop: VirtualLoop, chance: Random, trace: Trace) -> None:
         self.loop = loop
@@ -73,39 +73,39 @@ class Network:
         self.jitter = 0.001
         self.bandwidth = 1e8
         self.spread = 1.0
-        """How many times as long one way takes as another one."""
+        """The ratio of the longest and the shortest delay of paths."""
         self.window = 64 * KiB
-        """Bytes of a connection that are on their way or wait for the receiver."""
+        """Most bytes of a connection in flight, or waiting for the receiver."""
         self.choppy = 0.0
-        """How often what is sent arrives in two parts."""
+        """The probability that data is split in two."""
         self.dark: set[str] = set()
         """Hosts without power."""
         self.refused = 0
         self.dialled: dict[str, float] = {}
-        """When the last connection of each host was made."""
+        """When each host opened its last connection."""
         self.reached: dict[str, dict[str, None]] = {}
-        """The processes to which each process has said something."""
+        """The processes to which each process has sent data."""
         self._listeners: dict[tuple[str, int], _Listener] = {}
         self._ways: dict[tuple[str, str], Path] = {}
         self._ends: dict[SimulatedTransport, None] = {}
         self._ports = _FIRST_PORT
 
     def way(self, here: str, there: str) -> Path:
-        """From here to there."""
+        """Return the path between two hosts."""
         if (way := self._ways.get((here, there))) is None:
             longer = self.spread ** self.chance.random() if self.spread > 1.0 else 1.0
             normal = self.delay * longer, self.jitter * longer, self.bandwidth
             way = self._ways[here, there] = Path(*normal, normal)
         return way
 
-    # What goes wrong.
+    # Faults.
 
     def block(self, here: str, there: str) -> None:
-        """Nothing gets from here to there; the other direction is not touched."""
+        """Block the path from `here` to `there`. The other direction stays open."""
         self.way(here, there).blocked = True
 
     def unblock(self, here: str, there: str) -> None:
-        """What was held up goes on."""
+        """Unblock a path, and deliver its waiting packets."""
         way = self.way(here, there)
         way.blocked = False
         held, way.held = way.held, {}
@@ -115,10 +115,12 @@ class Network:
                     waiting.set_result(None)
                 continue
             for _ in range(count):
-                self.loop.call_at(way.arrival(self.loop.time(), 0, self.chance), self.arrive, waiting, context=_NOBODY)
+                self.loop.call_at(
+                    way.arrival(self.loop.time(), 0, self.chance), self.arrive, waiting, context=_NO_PROCESS
+                )
 
     def heal(self) -> None:
-        """From now on nothing is blocked, and every way is as fast as in the beginning."""
+        """Unblock all paths, and restore their speed."""
         for (here, there), way in list(self._ways.items()):
             way.delay, way.jitter, way.bandwidth = way.normal
             way.free = min(way.free, self.loop.time())
@@ -126,18 +128,18 @@ class Network:
                 self.unblock(here, there)
 
     def connections(self, here: str, there: str) -> list[SimulatedTransport]:
-        """The ends that are here, of the connections between these hosts."""
+        """Return the ends at `here` of the connections between two hosts."""
         return [end for end in self._ends if end.process.host == here and end.peer.process.host == there]
 
     def died(self, process: Process, *, reset: bool) -> None:
-        """A process is dead. Its host says so to those who were connected, unless it has no power."""
+        """Close the connections of a dead process. `reset`: its host resets them; without power it can't."""
         for place, listener in list(self._listeners.items()):
             if listener.process is process:
                 del self._listeners[place]
         for end in [end for end in self._ends if end.process is process]:
             end.vanish(reset=reset)
 
-    # Listening and dialling: these are called by the transport layer.
+    # Listening and dialling, called by the transport layer.
 
     def listen(self, address: Address, factory: Factory) -> tuple[int, Callable[[], None]]:
         process = current()
@@ -146,7 +148,7 @@ class Network:
         port = address.port or self._next_port()
         place = address.host, port
         if place in self._listeners:
-            raise OSError(errno.EADDRINUSE, "somebody else listens there")
+            raise OSError(errno.EADDRINUSE, "another server listens at this address")
         listener = self._listeners[place] = _Listener(process, factory)
         self.trace.add(f"{process.name} listens on {address.host}:{port}")
 
@@ -162,30 +164,30 @@ class Network:
         await self._travel(here, there)
         listener = self._listeners.get((there, address.port))
         if there in self.dark:
-            await self.loop.create_future()  # nobody is there to say no
+            await self.loop.create_future()  # a host without power never refuses
         if listener is None or not listener.process.alive:
             await self._travel(there, here)
             self.refused += 1
             self.trace.add(f"{process.name} is refused by {address}")
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens there")
-        mine = SimulatedTransport(self, process, factory(), f"{here}:{self._next_port()}")
-        its = SimulatedTransport(self, listener.process, listener.factory(), f"{there}:{address.port}")
-        mine.join(its)
-        self._ends[mine] = self._ends[its] = None
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "no server listens at this address")
+        client = SimulatedTransport(self, process, factory(), f"{here}:{self._next_port()}")
+        server = SimulatedTransport(self, listener.process, listener.factory(), f"{there}:{address.port}")
+        client.join(server)
+        self._ends[client] = self._ends[server] = None
         self.dialled[here] = self.loop.time()
-        self.trace.add(f"{process.name} connects {mine.name} to {its.name}")
-        self.loop.enter(its.process, its.made)
+        self.trace.add(f"{process.name} connects {client.name} to {server.name}")
+        self.loop.enter(server.process, server.made)
         try:
             await self._travel(there, here)
         except BaseException:
-            mine.abort()
+            client.abort()
             raise
-        if not mine.made():
+        if not client.made():
             raise ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
-        return mine, mine.get_protocol()
+        return client, client.get_protocol()
 
     async def _travel(self, here: str, there: str) -> None:
-        """One packet that belongs to no connection yet; it is sent again until it gets through."""
+        """Send a packet that belongs to no connection yet, and wait while the path is blocked."""
         way = self.way(here, there)
         while way.blocked:
             waiting = self.loop.create_future()
@@ -201,20 +203,20 @@ class Network:
         self._ports += 1
         return self._ports
 
-    # What connections call.
+    # Called by connections.
 
-    def speaks(self, end: SimulatedTransport) -> None:
-        """It is about to say its first word."""
+    def first_write(self, end: SimulatedTransport) -> None:
+        """Record that the process of this end sends data to its peer."""
         self.reached.setdefault(end.process.name, {})[end.peer.process.name] = None
 
     def send(self, end: SimulatedTransport, size: int) -> None:
-        """The next thing that this end has put in flight is on its way."""
+        """Schedule the arrival of the next packet that this end has put in flight."""
         way = self.way(end.process.host, end.peer.process.host)
         end.latest = max(end.latest, way.arrival(self.loop.time(), size, self.chance))
-        self.loop.call_at(end.latest, self.arrive, end, context=_NOBODY)
+        self.loop.call_at(end.latest, self.arrive, end, context=_NO_PROCESS)
 
     def arrive(self, end: SimulatedTransport) -> None:
-        """The next thing that this end has sent is there, if the way is open."""
+        """Deliver the next packet of this end, unless the path is blocked."""
         way = self.way(end.process.host, end.peer.process.host)
         if way.blocked:
             way.stopped += 1
@@ -223,7 +225,7 @@ class Network:
             end.arrived()
 
     def pieces(self, end: SimulatedTransport, size: int) -> Iterator[int]:
-        """How what is sent at once is cut up: into packets where the way is slow, and else by chance."""
+        """Yield the sizes of packets for data: limited on slow paths, and split at random."""
         packet = max(_PACKET, int(self.way(end.process.host, end.peer.process.host).bandwidth * _MOMENT))
         while size > packet:
             yield packet

@@ -1,6 +1,6 @@
-"""Whose code is running: a simulated process, carried along by the contexts of asyncio's tasks and callbacks.
+"""Simulated processes, identified by the contexts of asyncio's tasks and callbacks.
 
-What a process starts belongs to it. Once it is dead the loop runs nothing of it any more, not even what would tidy up.
+Tasks and callbacks belong to the process that creates them. The loop runs nothing of a dead process, not even cleanup.
 """
 
 from asyncio import Handle
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class Process:
-    """One process on one host, from its start to its end; a program that is started again is another process."""
+    """A process on a host, from its start to its end. A program that is restarted gets a new process."""
 
     def __init__(self, name: str, host: str, chance: Random, skew: int = 0) -> None:
         self.name = name
         self.host = host
         self.chance = chance
         self.skew = skew
-        """Nanoseconds that the clock of its host is ahead."""
+        """Nanoseconds by which the clock of its host is fast."""
         self.alive = True
         self.held: list[Handle] | None = None
-        """What it will do when it wakes; None: it is awake."""
-        self.mourners: list[Callable[[], object]] = []
-        """Called when it has died."""
+        """Callbacks to run when it resumes; None: it is not suspended."""
+        self.exit_callbacks: list[Callable[[], object]] = []
+        """Called after its death."""
         self.disk: Disk | None = None
-        """Looks whether there is something to write when something of this process has run."""
+        """The disk that is checked for appended records after each callback of the process."""
         self.context: Context = copy_context()
         self.context.run(CURRENT.set, self)
 
@@ -40,8 +40,8 @@ CURRENT: Final[ContextVar[Process | None]] = ContextVar("busway simulated proces
 
 
 def current() -> Process:
-    """The process that is running now."""
+    """Return the process whose code is running."""
     process = CURRENT.get()
     if process is None:
-        raise RuntimeError("this belongs to no simulated process: start it by World.run()")
+        raise RuntimeError("this code runs in no simulated process: start it with World.launch()")
     return process

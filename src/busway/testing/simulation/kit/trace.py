@@ -1,11 +1,11 @@
-"""What happened, as one hash: two runs with the same hash were the same run. On demand the lines themselves are kept."""
+"""The trace of a simulation as a hash, and on request as lines. Runs with the same hash are identical."""
 
 from collections.abc import Callable
 from hashlib import blake2b
 
 
 class Trace:
-    """Is told every event with its time."""
+    """Records every event with its time."""
 
     def __init__(self, time: Callable[[], float], *, lines: bool = False) -> None:
         self._time = time
@@ -13,10 +13,10 @@ class Trace:
         self.lines: list[str] | None = [] if lines else None
         self.events = 0
         self.folder = b"/no folder"
-        """The name of a folder on the real disk, which is another one each time and tells nothing."""
+        """A folder on the real disk. Its name differs in each run, so the hash excludes it."""
 
     def add(self, what: str, data: bytes = b"") -> None:
-        """Something has happened."""
+        """Record an event."""
         self.events += 1
         self._hash.update(f"{self._time():.9f} {what} {len(data)}\n".encode().replace(self.folder, b""))
         self._hash.update(data.replace(self.folder, b""))

@@ -1,10 +1,10 @@
-"""One end of a simulated connection: an asyncio transport, and what TCP does for it.
+"""One end of a simulated connection: an asyncio transport with the behaviour of TCP. `Network.dial()` creates pairs.
 
-Of what is written a window's worth is in flight, the rest waits here. Both come in order. An end whose process is dead answers with
-a reset, as the system of its host would; one in a hole answers nothing, so that the other end never learns of it.
+Up to a window of written data is in flight; the rest waits in the transport. An end whose process is dead answers with
+a reset, as its host's kernel would. An end that was lost silently answers nothing.
 """
 
-# ruff: noqa: SLF001, the two ends of a connection are one thing
+# ruff: noqa: SLF001, the two ends of a connection access each other
 
 import asyncio
 from collections import deque
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What goes over a connection."""
+    """The type of a packet."""
 
     DATA = "data"
     END = "end"
@@ -28,7 +28,7 @@ class Kind(Enum):
 
 
 class SimulatedTransport(asyncio.Transport):
-    """Made by Network.dial(), in pairs."""
+    """One end of a connection. Network.dial() creates both ends."""
 
     def __init__(self, network: "Network", process: Process, protocol: asyncio.BufferedProtocol, name: str) -> None:
         super().__init__({"transport": "sim"})
@@ -36,11 +36,11 @@ class SimulatedTransport(asyncio.Transport):
         self.name = name
         self.peer: SimulatedTransport = self
         self.latest = 0.0
-        """When the last thing that was sent arrives."""
+        """When the last packet arrives."""
         self.silent = True
-        """It has said nothing yet."""
+        """True before the first write."""
         self.hole = False
-        """What is sent to it vanishes."""
+        """True if all packets to this end are lost."""
         self._network = network
         self._loop = network.loop
         self._protocol = protocol
@@ -51,7 +51,7 @@ class SimulatedTransport(asyncio.Transport):
         self._inbox: deque[tuple[Kind, bytes]] = deque()
         self._made = False
         self._early: list[tuple[Kind, bytes]] = []
-        """What came before the protocol knew that it is connected."""
+        """Packets that arrived before connection_made()."""
         self._high = HIGH_WATER
         self._low = HIGH_WATER // 4
         self._writing_paused = False
@@ -62,20 +62,20 @@ class SimulatedTransport(asyncio.Transport):
         self._gone = False
 
     def join(self, peer: "SimulatedTransport") -> None:
-        """Bind both ends to each other."""
+        """Connect the two ends."""
         self.peer, peer.peer = peer, self
-        for one in (self, peer):
-            host, _, port = one.peer.name.rpartition(":")
-            one._extra["peername"] = host, int(port)  # type: ignore[attr-defined]
+        for end in (self, peer):
+            host, _, port = end.peer.name.rpartition(":")
+            end._extra["peername"] = host, int(port)  # type: ignore[attr-defined]
 
     def made(self) -> bool:
-        """Tell the protocol that it is connected, if it still is."""
+        """Call connection_made() of the protocol. Return False if the connection is already lost."""
         if self._lost:
             return False
         self._made = True
         try:
             self._protocol.connection_made(self)
-        except Exception as error:  # noqa: BLE001, as asyncio does: the connection ends, the loop is told
+        except Exception as error:  # noqa: BLE001, as asyncio does: close the connection, call the loop's handler
             self._fatal(error)
         early, self._early = self._early, []
         for kind, data in early:
@@ -89,7 +89,7 @@ class SimulatedTransport(asyncio.Transport):
             return
         if self.silent:
             self.silent = False
-            self._network.speaks(self)
+            self._network.first_write(self)
         self._waiting.append(bytes(data))
         self._size += len(self._waiting[-1])
         self._pump()
@@ -102,7 +102,7 @@ class SimulatedTransport(asyncio.Transport):
             self.write(data)
 
     def _pump(self) -> None:
-        """Put in flight what the window has room for, and the end behind it. Small rests of room are left until there is more."""
+        """Send waiting data that fits in the window, then the end. A small remainder of the window stays unused."""
         window = self._network.window
         while self._waiting and (self._flying == 0 or window - self._flying >= window // 4):
             data = self._waiting.popleft()
@@ -125,7 +125,7 @@ class SimulatedTransport(asyncio.Transport):
         self._network.send(self, len(data))
 
     def arrived(self) -> None:
-        """What this end has sent is at the other host."""
+        """Process the next packet of this end at the other host."""
         kind, data = self._flight.popleft()
         peer, network = self.peer, self._network
         if peer.hole or peer.process.host in network.dark:
@@ -185,7 +185,7 @@ class SimulatedTransport(asyncio.Transport):
                 self._fatal(error)
 
     def _feed(self, data: bytes) -> bytes:
-        """What is left when the protocol wants no more."""
+        """Pass data to the protocol. Return the rest if the protocol pauses reading."""
         at = 0
         while at < len(data) and not self._reading_paused and not self._closing:
             buffer = memoryview(self._protocol.get_buffer(-1))
@@ -215,7 +215,7 @@ class SimulatedTransport(asyncio.Transport):
         self._network.over(self)
 
     def vanish(self, *, reset: bool) -> None:
-        """Its process is dead: nobody is told of that here. With `reset` its host tells the other end."""
+        """End this side without a callback, since its process is dead. With `reset` its host resets the connection."""
         if self._gone:
             return
         was_lost = self._lost
@@ -227,17 +227,17 @@ class SimulatedTransport(asyncio.Transport):
             self._put(Kind.RESET)
 
     def cut(self) -> None:
-        """The network ends it in both directions; what is on its way is lost."""
+        """Close the connection at both ends. Data in flight is lost."""
         for end in (self, self.peer):
             self._loop.enter(end.process, end._receive, Kind.END, b"")
 
     def reset(self) -> None:
-        """The same, without goodbye."""
+        """Reset the connection at both ends. Data in flight is lost."""
         for end in (self, self.peer):
             self._loop.enter(end.process, end._receive, Kind.RESET, b"")
 
-    def fall(self) -> None:
-        """Lose it here, and never tell the other end."""
+    def lose_silently(self) -> None:
+        """Lose the connection at this end only. The other end never learns of it."""
         self.hole = True
         self._lose(ConnectionResetError("connection reset by peer"))
 

@@ -1,7 +1,7 @@
-"""A world of its own: hosts with brokers and clients, their network, disks and clocks, all from one seed.
+"""The simulated world: hosts with real brokers and clients on a simulated network, disks and clocks, from one seed.
 
-The brokers are those of `busway.serve` and the clients those of `busway.connect`; what is simulated is what is around them.
-There is one world at a time in a process, and no other bus beside it: it holds the engine's clock.
+Runs and user tests create it. A Python process has one world at a time and no other bus, since the world controls the
+engine's clock.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from busway.transport.schemes import carriers
 
 SCHEME: Final = "sim"
 PORT: Final = 7420
-_AGAIN: Final = 1.0
+_RETRY: Final = 1.0
 """Seconds after which a broker that could not start is started again."""
-_FAST: Final = Path("/dev/shm")  # noqa: S108, only where what is made there is made
+_FAST: Final = Path("/dev/shm")  # noqa: S108, only the parent of a temporary folder
 
 
 class Node:
-    """A broker's place: its host, address and disk. Its processes come and go."""
+    """The host of a broker, with its address and disk, and the current process of the broker."""
 
     def __init__(
         self,
@@ -55,30 +55,30 @@ class Node:
         self.settings = settings
         self.disk = disk
         self.stores = stores
-        """It has a data folder."""
+        """True if the broker has a data folder."""
         self.skew = skew
         self.cluster = cluster
         self.server: busway.Server | None = None
         self.process: Process | None = None
         self.up = asyncio.Event()
         self.guid = ""
-        """Of its last process that ran."""
+        """The guid of the last process that ran."""
         self.lost = False
-        """It will never run again, and what it has stored is gone."""
+        """True if it never runs again and its data is lost."""
         self.starts = 0
         self.failed_starts = 0
-        self.counted: Counter[str] = Counter()
-        """What its processes counted that must not be."""
+        self.error_counts: Counter[str] = Counter()
+        """Errors and faults that its processes counted."""
 
-    def note(self) -> None:
-        """The process is about to end: remember what it counted."""
+    def collect_errors(self) -> None:
+        """Add the errors that the process counted, before it ends."""
         if self.up.is_set() and self.server is not None:
             stats = self.server.stats()
-            self.counted.update({what: stats[what] for what in ("errors", "faults")})
+            self.error_counts.update({name: stats[name] for name in ("errors", "faults")})
 
 
 class Captured(logging.Handler):
-    """What was logged, and by which process."""
+    """Records log messages with the name of their process."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -86,13 +86,13 @@ class Captured(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == "busway.simulation":
-            return  # a loop keeps its failures itself; this may be one of a world before, which goes only now
+            return  # the loop records its failures; this one may be from an earlier world that is collected now
         process = CURRENT.get()
         self.records.append((process.name if process is not None else "", record))
 
 
 class World:
-    """See above. Used as a context; `run()` runs what is to happen in it."""
+    """A simulated world, used as a context manager. `run()` runs a coroutine in it."""
 
     def __init__(self, seed: int | str, *, lines: bool = False) -> None:
         self.seed = seed
@@ -106,14 +106,14 @@ class World:
         self._folder = Path()
 
     def random(self, what: str) -> Random:
-        """Chance for one purpose: what others do with theirs changes nothing here."""
-        return Random(f"{self.seed}/{what}")  # noqa: S311, it is to be the same again
+        """Return the random numbers for one purpose, which are independent of those for other purposes."""
+        return Random(f"{self.seed}/{what}")  # noqa: S311, the numbers must be reproducible
 
-    # From the beginning to the end.
+    # Lifecycle.
 
     def __enter__(self) -> Self:
         if SCHEME in carriers:
-            raise RuntimeError("there is one simulated world at a time in a process")
+            raise RuntimeError("a process can have one simulated world at a time: leave the other one first")
         self._folder = Path(tempfile.mkdtemp(prefix="busway-", dir=_FAST if _FAST.is_dir() else None))
         self.trace.folder = str(self._folder).encode()
         carriers[SCHEME] = self.network
@@ -126,7 +126,7 @@ class World:
         self._replace("open_log", lambda *where, **how: _disk().open_log(*where, **how))
         self._replace("open_front", lambda **how: _disk().open_front(**how))
         self._replace("drop_log", lambda where: _disk().drop_log(where))
-        self._replace("disk_space", lambda _: (1 << 40, 1 << 40))  # that of the real one is no matter of the seed
+        self._replace("disk_space", lambda _: (1 << 40, 1 << 40))  # the real disk must not affect the run
         for name in ("busway", "asyncio"):
             logger = logging.getLogger(name)
             self._before.append(lambda logger=logger, old=logger.propagate: setattr(logger, "propagate", old))  # type: ignore[misc]
@@ -134,7 +134,7 @@ class World:
             logger.propagate = False
         if gc.isenabled():
             self._before.append(gc.enable)
-            gc.disable()  # when it runs is no matter of the seed
+            gc.disable()  # its timing must not affect the run
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,11 +144,11 @@ class World:
         self.loop.close()
         for process, tasks, _rest in self._dead:
             process.alive = False
-            _bury(tasks)
-        _bury([task for task in asyncio.all_tasks(self.loop) if not task.done()])
+            _silence(tasks)
+        _silence([task for task in asyncio.all_tasks(self.loop) if not task.done()])
         self._dead.clear()
         abandon(self.loop)
-        for name in ("busway", "asyncio"):  # not before: the dead may complain when they are buried
+        for name in ("busway", "asyncio"):  # last, since closing the coroutines of dead processes may log
             logging.getLogger(name).removeHandler(self.logged)
         for restore in reversed(self._before):
             restore()
@@ -161,11 +161,11 @@ class World:
         setattr(environment, name, mine)
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
-        """Run this until it is done."""
+        """Run the coroutine to its end, and return its result."""
         return self.loop.run_until_complete(main)
 
     def _pause(self) -> float:
-        """How long half of what a thread does takes."""
+        """Return half the duration of a function in a thread."""
         process = CURRENT.get()
         node = self.nodes.get(process.host) if process is not None else None
         return 0.0001 if node is None else node.disk.pause()
@@ -175,13 +175,13 @@ class World:
     def add_node(
         self, name: str, settings: Settings, *, stores: bool, skew: int = 0, cluster: busway.Cluster | None = None
     ) -> Node:
-        """A place for a broker; start() starts one."""
+        """Add a host for a broker. start() starts the broker."""
         disk = Disk(self.loop, self.random(f"disk {name}"), self._folder / name)
         node = self.nodes[name] = Node(name, settings, disk, stores=stores, skew=skew, cluster=cluster)
         return node
 
     def start(self, node: Node) -> None:
-        """Start a broker. If it can't start, that is tried again."""
+        """Start a broker. If it can't start, retry later."""
         if node.lost or (node.process is not None and node.process.alive):
             return
         self.network.dark.discard(node.name)
@@ -201,30 +201,30 @@ class World:
             node.failed_starts += 1
             self.trace.add(f"{process.name} can't start: {error}")
             self.crash(node)
-            self.loop.call_later(_AGAIN, self.start, node, context=Context())
+            self.loop.call_later(_RETRY, self.start, node, context=Context())
             return
         node.guid = node.server.guid
         node.up.set()
 
     def crash(self, node: Node, *, power: bool = False) -> bool:
-        """The broker is killed, or its host loses power; whether there was one."""
+        """Kill the broker, or cut the power of its host. Return False if it was not running."""
         process = node.process
         if process is None or not process.alive:
             return False
         self.trace.add(f"{process.name} {'loses power' if power else 'is killed'}")
-        node.note()
+        node.collect_errors()
         node.up.clear()
         if power:
             self.network.dark.add(node.name)
         if node.server is not None:
-            node.server._kill()  # noqa: SLF001 - for simulations alone
+            node.server._kill()  # noqa: SLF001 - exists for simulations
         self._died(process, node.server, reset=not power)
         node.disk.died(power=power)
         node.server = None
         return True
 
     def suspend(self, node: Node) -> bool:
-        """The broker sleeps from now on, as a process that is stopped does; whether one ran."""
+        """Suspend the broker, as SIGSTOP does. Return False if it was not running."""
         process = node.process
         if process is None or not process.alive or process.held is not None:
             return False
@@ -233,33 +233,33 @@ class World:
         return True
 
     def wake(self, node: Node) -> None:
-        """It goes on with what came meanwhile."""
+        """Resume a suspended broker, which then processes everything that arrived."""
         if node.process is not None and node.process.held is not None:
             self.trace.add(f"{node.process.name} wakes")
-            self.loop.go_on(node.process)
+            self.loop.resume(node.process)
 
     def lose(self, node: Node) -> bool:
-        """The host of a broker is gone for good, with its disk; whether one ran there."""
+        """Destroy the host of a broker with its disk. Return False if the broker was not running."""
         lost = not node.lost and node.up.is_set() and self.crash(node, power=True)
         node.lost = node.lost or lost
         return lost
 
     def living(self) -> list[Node]:
-        """Those that are not lost."""
+        """Return the nodes that are not lost."""
         return [node for node in self.nodes.values() if not node.lost]
 
     async def stop(self, node: Node) -> bool:
-        """The broker is stopped properly; whether there was one that ran."""
+        """Stop the broker gracefully. Return False if it was not running."""
         process, server = node.process, node.server
         if process is None or not process.alive or server is None or not node.up.is_set():
             return False
         self.trace.add(f"{process.name} is stopped")
-        node.note()
+        node.collect_errors()
         node.up.clear()
         stopping = self.loop.create_task(server.stop(), name=f"stop {process.name}", context=process.context)
         over = asyncio.Event()
         stopping.add_done_callback(lambda _: over.set())
-        process.mourners.append(over.set)
+        process.exit_callbacks.append(over.set)
         await over.wait()
         if process.alive:
             stopping.result()
@@ -272,7 +272,7 @@ class World:
     # Other processes.
 
     def launch(self, name: str, host: str, main: Callable[[], Coroutine[Any, Any, Any]], *, skew: int = 0) -> Process:
-        """Start a program; it ends when main() does, or when it is killed. What it raises ends the run."""
+        """Start a program. It ends when main() returns or kill() is called; an error in it ends the run."""
         process = Process(name, host, self.random(name), skew)
         self.loop.create_task(self._program(main), name=name, context=process.context)
         return process
@@ -284,7 +284,7 @@ class World:
             self.loop.fatal = error
 
     def kill(self, process: Process) -> bool:
-        """End a program without a word; whether it ran."""
+        """Kill a program. Return False if it was not running."""
         if not process.alive:
             return False
         self.trace.add(f"{process.name} is killed")
@@ -292,13 +292,13 @@ class World:
         return True
 
     def _died(self, process: Process, rest: object, *, reset: bool) -> None:
-        # What it has begun is kept, or it would be tidied up now, as the end of a process does not.
+        # Keep its tasks referenced: garbage collection would run their cleanup, which a killed process does not.
         tasks = [task for task in self.loop.tasks() if getattr(task, "process", None) is process]
         process.alive = False
         self._dead.append((process, tasks, rest))
         self.network.died(process, reset=reset)
-        for told in process.mourners:
-            told()
+        for callback in process.exit_callbacks:
+            callback()
 
 
 def _chance() -> float:
@@ -315,8 +315,8 @@ def _disk() -> Disk:
     return disk
 
 
-def _bury(tasks: list[asyncio.Task[Any]]) -> None:
-    """Have nobody complain of tasks that will never be done."""
+def _silence(tasks: list[asyncio.Task[Any]]) -> None:
+    """Close tasks of dead processes without warnings."""
     for task in tasks:
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
         with suppress(RuntimeError, BusError, asyncio.CancelledError):

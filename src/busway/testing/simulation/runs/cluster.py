@@ -1,4 +1,4 @@
-"""A world of several nodes: how they know each other, what happens, and what has to be true in the end."""
+"""Runs a world with a cluster of several nodes, and checks it in the end; `simulate()` calls it."""
 
 import asyncio
 from random import Random
@@ -9,53 +9,53 @@ from busway.errors import Rejected
 from busway.settings import Settings
 from busway.testing.simulation.checker.cluster import Circumstances, agree
 from busway.testing.simulation.checker.final_read import until
-from busway.testing.simulation.checker.final_read_cluster import NAME, Survey, strangers, unheard
+from busway.testing.simulation.checker.final_read_cluster import NAME, Survey, missing_links, wrong_interest
 from busway.testing.simulation.faults.plan import DISK, KINDS, LOSSES, MIRROR
 from busway.testing.simulation.kit.world import PORT, SCHEME, Node, World
-from busway.testing.simulation.runs.mirrors import Mirrors, draw, unlike
+from busway.testing.simulation.runs.mirrors import Mirrors, choose_mirrors, differing_copies
 from busway.testing.simulation.runs.scenario import GAPS, HOUR, Scenario
-from busway.testing.simulation.workload.client import AGAIN
+from busway.testing.simulation.workload.client import RETRY
 from busway.testing.simulation.workload.cluster_client import Member, roles
 from busway.testing.simulation.workload.processes import Processes
 
 LATE: Final = "late node"
 SKEW: Final = "clocks apart"
-"""An hour or more between the clocks of two nodes."""
+"""Counted if the clocks of two nodes differ by an hour or more."""
 UNEVEN: Final = "uneven ways"
 MIRRORS: Final = "mirrors"
 _LONGEST: Final = 0.3
-"""Seconds that the longest way takes."""
+"""The delay of the longest path in seconds."""
 _LATE_NODES: Final = 0.25
 _ROAMING: Final = 0.5
 _FAR: Final = 120.0
-"""Seconds in which nodes find each other, whatever was before."""
+"""Seconds within which nodes link after all faults are healed."""
 
 
-async def run(play: Scenario, count: int) -> list[str]:
-    """Broken promises, besides those that the ledger has."""
-    world, chance, ledger = play.world, play.chance, play.ledger
-    play.lay_network()
+async def run(scenario: Scenario, count: int) -> list[str]:
+    """Run the scenario. Return violated guarantees besides the problems in the history."""
+    world, chance, ledger = scenario.world, scenario.chance, scenario.ledger
+    scenario.configure_network()
     world.network.spread = min(chance.choice((1.0, 3.0, 30.0)), _LONGEST / world.network.delay)
     if world.network.spread > 1.0:
-        play.happened[UNEVEN] += 1
+        scenario.happened[UNEVEN] += 1
     settings = Settings(
         heartbeat=chance.choice((1.0, 3.0, 6.0)), grace=chance.choice((0.5, 3.0, 10.0)), drain=2.0, patience=10.0
     )
-    stream = "default" if play.store == "memory" else "orders"
+    stream = "default" if scenario.store == "memory" else "orders"
     names = [f"b{number + 1}" for number in range(count)]
-    mirrors = draw(world.random("mirrors"), names, play.store, sure=set(play.kinds) <= set(MIRROR))
+    mirrors = choose_mirrors(world.random("mirrors"), names, scenario.store, sure=set(scenario.kinds) <= set(MIRROR))
     if mirrors.of:
-        play.store = mirrors.safety
-        play.happened[MIRRORS] += 1
-    nodes = _nodes(play, count, settings, mirrors)
-    if play.store != "memory":
-        await _found(play, nodes, stream, mirrors)
+        scenario.store = mirrors.safety
+        scenario.happened[MIRRORS] += 1
+    nodes = _nodes(scenario, count, settings, mirrors)
+    if scenario.store != "memory":
+        await _create_streams(scenario, nodes, stream, mirrors)
     gap = chance.choice(GAPS)
     late = chance.choice(nodes) if chance.random() < _LATE_NODES else None
     if late is not None:
         await world.stop(late)
-        world.loop.call_later(play.steps * gap * chance.random(), world.start, late)
-        play.happened[LATE] += 1
+        world.loop.call_later(scenario.steps * gap * chance.random(), world.start, late)
+        scenario.happened[LATE] += 1
     for node in nodes:
         if node is not late:
             world.start(node)
@@ -64,7 +64,7 @@ async def run(play: Scenario, count: int) -> list[str]:
     def make(client: str, name: str, own: Random, steps: int) -> Member:
         urls = [node.url for node in nodes]
         first = chance.randrange(count)
-        roams = chance.random() < _ROAMING or mirrors.victim is not None  # it may never have known of others than that
+        roams = chance.random() < _ROAMING or mirrors.victim is not None  # with one address it may know only the victim
         urls = urls[first:] + urls[:first] if roams else [urls[first]]
         member = Member(
             client,
@@ -72,7 +72,7 @@ async def run(play: Scenario, count: int) -> list[str]:
             urls,
             ledger,
             own,
-            others=play.names,
+            others=scenario.names,
             stream=stream,
             roles=roles(chance),
             steps=steps,
@@ -82,55 +82,55 @@ async def run(play: Scenario, count: int) -> list[str]:
         everybody.append(member)
         return member
 
-    cast = Processes(world, make, play.steps, apart=HOUR)
-    for client in play.names:
-        cast.start(client, play.steps)
+    processes = Processes(world, make, scenario.steps, apart=HOUR)
+    for client in scenario.names:
+        processes.start(client, scenario.steps)
     possible = [kind for kind in KINDS if kind not in MIRROR or kind in mirrors.bears]
-    await play.go_wrong(
-        cast,
-        within=play.steps * gap,
+    await scenario.inject_faults(
+        processes,
+        within=scenario.steps * gap,
         longest=settings.heartbeat * 4,
         possible=possible,
         victim=mirrors.victim,
-        heir=mirrors.heir,
+        mirror=mirrors.mirror,
     )
     lost, nodes = [node for node in nodes if node.lost], world.living()
-    if not await play.worked(cast):
+    if not await scenario.wait_for_work(processes):
         return []
-    if not await until(lambda: not strangers(nodes), _FAR):
-        return strangers(nodes)
-    # One that dialled a node without power may wait for that as long as an attempt lasts; the survey tells of who never comes.
-    await until(lambda: all(program.at_home for program in cast.living()), _FAR)
+    if not await until(lambda: not missing_links(nodes), _FAR):
+        return missing_links(nodes)
+    # A program that dials a node without power waits for a timeout. The survey reports programs that never connect.
+    await until(lambda: all(program.connected for program in processes.living()), _FAR)
     await asyncio.sleep(settings.heartbeat * 4 + settings.grace)
-    problems = [*strangers(nodes), *unheard(nodes)]
-    if not await until(lambda: not list(unlike(mirrors, nodes, stream)), _FAR):
-        problems += unlike(mirrors, nodes, stream)
-    members = [program for program in cast.living() if isinstance(program, Member)]
-    world.network.delay = world.network.jitter = 0.001  # of who comes last; it looks at all nodes at the same time
+    problems = [*missing_links(nodes), *wrong_interest(nodes)]
+    if not await until(lambda: not list(differing_copies(mirrors, nodes, stream)), _FAR):
+        problems += differing_copies(mirrors, nodes, stream)
+    members = [program for program in processes.living() if isinstance(program, Member)]
+    world.network.delay = world.network.jitter = 0.001  # for the survey, which inspects all nodes at the same time
     world.network.spread = 1.0
     survey = Survey(nodes, ledger, members, stream, lost)
     world.launch(NAME, NAME, survey.main)
     await survey.done.wait()
     for node in nodes:
-        problems += _counted(node)
-    await play.end(cast, nodes)
-    victims = sum(play.happened[kind] for kind in LOSSES)
+        problems += _errors(node)
+    await scenario.end(processes, nodes)
+    victims = sum(scenario.happened[kind] for kind in LOSSES)
     how = Circumstances(
         living=[member.name for member in members],
         readers=[member.name for member in members if "read" in member.roles],
         settled=frozenset(member.name for member in everybody if _settled(member, world)),
         orphans=frozenset(member.name for member in everybody if _hosts(member, world) & {node.name for node in lost}),
-        calm=not set(play.happened) - {LATE, SKEW, UNEVEN, MIRRORS},
-        refused=any(play.happened[kind] for kind in DISK),
+        calm=not set(scenario.happened) - {LATE, SKEW, UNEVEN, MIRRORS},
+        refused=any(scenario.happened[kind] for kind in DISK),
         forgetful=frozenset(world.nodes[name].guid for name in (mirrors.victim,) if name and victims),
-        forgotten=play.store == "memory" and any(node.starts > 1 for node in nodes),
+        forgotten=scenario.store == "memory" and any(node.starts > 1 for node in nodes),
     )
     return [*problems, *agree(ledger, survey.seen, how)]
 
 
-async def _found(play: Scenario, nodes: list[Node], stream: str, mirrors: Mirrors) -> None:
-    """Every node has the stream before anybody comes."""
-    world, founded = play.world, asyncio.Event()
+async def _create_streams(scenario: Scenario, nodes: list[Node], stream: str, mirrors: Mirrors) -> None:
+    """Create the stream at all nodes before the programs start."""
+    world, founded = scenario.world, asyncio.Event()
 
     async def create() -> None:
         await asyncio.gather(*(at(node) for node in nodes))
@@ -140,13 +140,13 @@ async def _found(play: Scenario, nodes: list[Node], stream: str, mirrors: Mirror
         async with busway.connect(node.url, name="founder") as bus:
             while True:
                 try:
-                    if play.store == "mirrored" and node.name not in mirrors.origins():
-                        await bus.stream(stream)  # it is made by those who have a mirror
+                    if scenario.store == "mirrored" and node.name not in mirrors.origins():
+                        await bus.stream(stream)  # the nodes with a mirror create it
                     else:
-                        await bus.create_stream(stream, topics=["orders/**"], safety=play.store)
+                        await bus.create_stream(stream, topics=["orders/**"], safety=scenario.store)
                     break
-                except Rejected:  # the mirror, or who has one, is not here yet
-                    await asyncio.sleep(AGAIN)
+                except Rejected:  # the mirror, or the node with a mirror, is not linked yet
+                    await asyncio.sleep(RETRY)
 
     for node in nodes:
         world.start(node)
@@ -156,18 +156,18 @@ async def _found(play: Scenario, nodes: list[Node], stream: str, mirrors: Mirror
     await founded.wait()
 
 
-def _nodes(play: Scenario, count: int, settings: Settings, mirrors: Mirrors) -> list[Node]:
-    """Places for nodes; each knows some of the others by its list."""
-    chance = play.chance
+def _nodes(scenario: Scenario, count: int, settings: Settings, mirrors: Mirrors) -> list[Node]:
+    """Add the nodes. The server list of each one contains some of the others."""
+    chance = scenario.chance
     names = [f"b{number + 1}" for number in range(count)]
     urls = [f"{SCHEME}://{name}:{PORT}" for name in names]
     knows = chance.choice(("all", "first", "next"))
     if mirrors.victim is not None:
-        knows = "all"  # who knows only one that is lost for good never hears of another
+        knows = "all"  # a node whose list contains only the lost node would never find another one
     key = chance.choice((None, "secret"))
     skews = [chance.randrange(-HOUR, HOUR) for _ in names]
     if max(skews) - min(skews) >= HOUR:
-        play.happened[SKEW] += 1
+        scenario.happened[SKEW] += 1
     nodes = []
     for place, name in enumerate(names):
         servers = {"all": urls, "first": urls[:1], "next": [urls[(place + 1) % count]]}[knows]
@@ -175,24 +175,26 @@ def _nodes(play: Scenario, count: int, settings: Settings, mirrors: Mirrors) -> 
             name="sim", servers=servers, key=key, mirror_of=mirrors.of.get(name), mirror_wait=mirrors.wait
         )
         nodes.append(
-            play.world.add_node(name, settings, stores=play.store != "memory", skew=skews[place], cluster=cluster)
+            scenario.world.add_node(
+                name, settings, stores=scenario.store != "memory", skew=skews[place], cluster=cluster
+            )
         )
     return nodes
 
 
 def _hosts(member: Member, world: World) -> set[str]:
-    """The nodes that it has said something to."""
+    """Return the nodes that a program has sent data to."""
     return {name.partition("#")[0] for name in world.network.reached.get(member.name, {})}
 
 
 def _settled(member: Member, world: World) -> bool:
-    """Whether what it published went to one broker. One that stores nothing is another one when it is started again."""
+    """True if a program has published to one broker only. A broker without storage is another one after a restart."""
     processes = world.network.reached.get(member.name, {})
     hosts = [name.partition("#")[0] for name in processes]
     return len({host if world.nodes[host].stores else name for host, name in zip(hosts, processes, strict=True)}) == 1
 
 
-def _counted(node: Node) -> list[str]:
-    """What a node counted that must not be."""
-    node.note()
-    return [f"{node.name} counted {count} {what}" for what, count in node.counted.items() if count]
+def _errors(node: Node) -> list[str]:
+    """Return the errors and faults that a node has counted."""
+    node.collect_errors()
+    return [f"{node.name} counted {count} {what}" for what, count in node.error_counts.items() if count]

@@ -1,4 +1,4 @@
-"""Many seeds, in as many processes as there are cores: what went wrong in all of them, and the reports of those that failed."""
+"""Runs many seeds in parallel processes, and sums their reports; the command line calls it."""
 
 import gc
 import multiprocessing
@@ -12,19 +12,19 @@ from typing import Any, Final
 from busway.testing.simulation.runs.simulate import Report, simulate
 
 _CHUNK: Final = 20
-"""Seeds that a process takes at once."""
+"""Seeds per job of a process."""
 
 
 @dataclass(slots=True)
 class Sum:
-    """Of many reports."""
+    """The sum of many reports."""
 
     seeds: int = 0
     messages: int = 0
     stored: int = 0
     resumed: int = 0
     nanoseconds: int = 0
-    """Virtual ones; a sum of floats would depend on which came first."""
+    """Virtual time. A sum of floats would depend on the order of the reports."""
     faults: Counter[str] = field(default_factory=Counter)
     failed: list[Report] = field(default_factory=list)
 
@@ -44,14 +44,19 @@ class Sum:
 
 
 def simulate_many(
-    first: int, count: int, *, processes: int | None = None, told: Callable[[Sum], object] = lambda _: None, **how: Any
+    first: int,
+    count: int,
+    *,
+    processes: int | None = None,
+    progress: Callable[[Sum], object] = lambda _: None,
+    **how: Any,
 ) -> Sum:
-    """Run the seeds from `first` on, with what simulate() takes; `told` hears of the sum so far."""
+    """Run the seeds from `first` on with the arguments of simulate(). `progress` gets the sum after each job."""
     total = Sum()
     for reports in _reports(first, count, processes or os.cpu_count() or 1, how):
         for report in reports:
             total.add(report)
-        told(total)
+        progress(total)
     total.failed.sort(key=lambda report: report.seed)
     return total
 
@@ -62,15 +67,15 @@ def _reports(first: int, count: int, processes: int, how: dict[str, Any]) -> Ite
         for chunk in chunks:
             yield _run(chunk, how)
         return
-    # Not forked: a copy of a process that has threads may hang.
+    # Spawn, since a forked copy of a process with threads may hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(processes, len(chunks)), mp_context=context) as pool:
-        # As they come, so that one that takes its time hides nothing of the others.
+        # In the order of completion, so that a slow job does not delay the reports of the others.
         for done in as_completed([pool.submit(_run, chunk, how) for chunk in chunks]):
             yield done.result()
 
 
 def _run(seeds: range, how: dict[str, Any]) -> list[Report]:
     reports = [simulate(seed, **how) for seed in seeds]
-    gc.collect()  # what worlds leave behind is full of circles, and nobody else looks for those while one runs
+    gc.collect()  # worlds leave reference cycles, and a running world disables garbage collection
     return reports

@@ -1,4 +1,4 @@
-"""Mirrors in a world of several nodes: who has a copy of whom, which of them may be lost, and whether copies are what they should be."""
+"""Chooses the mirrors of a simulated cluster, and compares their copies with the originals; cluster runs call it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,53 +15,54 @@ if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 _MIRRORED: Final = 0.4
-"""How many of the clusters that store something have mirrors."""
+"""The fraction of clusters with storage that have mirrors."""
 _PATIENT: Final = 600.0
-"""Seconds after which nobody waits for a mirror any longer; it is back before."""
+"""A `mirror_wait` in seconds that is longer than any absence of a mirror."""
 _HASTY: Final = 1.0
+"""A `mirror_wait` in seconds that often ends before a mirror is back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """Who mirrors whom in one world, and what that is to be good for."""
+    """The mirrors of a world, and the safety that they provide."""
 
     of: dict[str, str]
-    """Mirrors, and the node of which each has a copy."""
+    """The mirrors, with the node that each one mirrors."""
     safety: Safety
     wait: float
     victim: str | None = None
-    """A node that may lose what it has: all that it has acknowledged is at its mirror, too."""
+    """A node that may lose its data, since its mirror has everything that it has acknowledged."""
     bears: tuple[str, ...] = ()
-    """What may happen to it."""
+    """The faults that may affect the victim."""
 
     @property
-    def heir(self) -> str | None:
-        """The mirror of that one."""
+    def mirror(self) -> str | None:
+        """The mirror of the victim."""
         return next((mirror for mirror, origin in self.of.items() if origin == self.victim), None)
 
     def origins(self) -> list[str]:
         return list(dict.fromkeys(self.of.values()))
 
 
-NOBODY: Final = Mirrors({}, "written", 5.0)
+NO_MIRRORS: Final = Mirrors({}, "written", 5.0)
 
 
-def draw(chance: Random, names: Sequence[str], store: Safety, *, sure: bool) -> Mirrors:
-    """Who mirrors whom: nobody, one another one, two each other, or each the next one. `sure`: one may lose what it has."""
+def choose_mirrors(chance: Random, names: Sequence[str], store: Safety, *, sure: bool) -> Mirrors:
+    """Choose mirrors: none, one node of another, two of each other, or each of the next. `sure`: there is a victim."""
     if store == "memory" or (chance.random() >= _MIRRORED and not sure):
-        return NOBODY
+        return NO_MIRRORS
     one, two, *_ = some = chance.sample(names, len(names))
     of = chance.choice(({one: two}, {one: two, two: one}, dict(zip(some, (*some[1:], one), strict=True))))
     if chance.random() < 0.3 and not sure:
         return Mirrors(of, store, _HASTY)
     if chance.random() < 0.3 and not sure:
         return Mirrors(of, "mirrored", _HASTY)
-    # Who has a copy of another one is waited for, so it must come back.
+    # Acknowledgements wait for a mirror, so a node that mirrors another one must not be lost.
     return Mirrors(of, "mirrored", _PATIENT, two, tuple(kind for kind in MIRROR if kind != LOST or two not in of))
 
 
-def unlike(mirrors: Mirrors, nodes: Sequence[Node], stream: str) -> Iterator[str]:
-    """Copies that are not the same as what they are copies of."""
+def differing_copies(mirrors: Mirrors, nodes: Sequence[Node], stream: str) -> Iterator[str]:
+    """Yield a problem for each copy that differs from its original."""
     there = {node.name: _hub(node) for node in nodes}
     for mirror, origin in mirrors.of.items():
         if mirror in there and origin in there:
@@ -70,13 +71,16 @@ def unlike(mirrors: Mirrors, nodes: Sequence[Node], stream: str) -> Iterator[str
                 yield f"{mirror} has no copy of {origin}"
             elif (has := _marks(copy)) != (wanted := _marks(right)):
                 same = sum(has[offset] == wanted[offset] for offset in set(has) & set(wanted))
-                yield f"{mirror} has {len(has)} messages of {origin}, of which {same} are the same; there are {len(wanted)}"
+                yield (
+                    f"{mirror} has {len(has)} messages of {origin}, of which {same} are the same; "
+                    f"{origin} has {len(wanted)}"
+                )
 
 
 def _hub(node: Node) -> "Hub":
     if node.server is None:
         raise RuntimeError(f"{node.name} does not run")
-    return node.server._running()  # noqa: SLF001, who looks into nodes has to open them
+    return node.server._running()  # noqa: SLF001, the comparison inspects the broker's state
 
 
 def _copy(hub: "Hub", guid: str, stream: str) -> Records | None:
@@ -86,5 +90,5 @@ def _copy(hub: "Hub", guid: str, stream: str) -> Records | None:
 
 
 def _marks(log: Records) -> dict[int, bytes]:
-    """Of what is there: both may have lost what nobody had acknowledged."""
+    """Return the marks of the stored records. Original and copy may both have lost unacknowledged records."""
     return {offset: mark for offset in range(log.first, log.written) if (mark := mark_at(log, offset))}

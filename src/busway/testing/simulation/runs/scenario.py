@@ -1,4 +1,4 @@
-"""What is to happen in one world, and what worlds of one broker and of several have in common."""
+"""The common part of runs with one broker and with a cluster: network, faults, waiting for the work, shutdown."""
 
 import asyncio
 from collections import Counter
@@ -17,14 +17,14 @@ from busway.testing.simulation.workload.processes import Processes
 Safety: TypeAlias = Literal["memory", "written", "synced", "mirrored"]
 HOUR: Final = 3600 * 10**9
 GAPS: Final = (0.02, 0.05, 0.25)
-"""Seconds between two things that a program does."""
+"""Average seconds between two actions of a program."""
 _DELAYS: Final = (0.0002, 0.005, 0.05, 0.2)
 _ENDING: Final = 60.0
 
 
 @dataclass(slots=True)
 class Scenario:
-    """One world, from its beginning to its end."""
+    """A run in a world, from its start to its end."""
 
     world: World
     chance: Random
@@ -36,7 +36,7 @@ class Scenario:
     ledger: History = field(default_factory=History)
     happened: Counter[str] = field(default_factory=Counter)
 
-    def lay_network(self) -> None:
+    def configure_network(self) -> None:
         network, chance = self.world.network, self.chance
         network.delay = chance.choice(_DELAYS)
         network.jitter = network.delay * chance.random()
@@ -46,26 +46,29 @@ class Scenario:
 
     @property
     def names(self) -> list[str]:
-        """The hosts of clients."""
+        """The names of the clients' hosts."""
         return [f"c{number + 1}" for number in range(self.clients)]
 
-    async def go_wrong(
+    async def inject_faults(
         self,
-        cast: Processes,
+        processes: Processes,
         *,
         within: float,
         longest: float,
         possible: Iterable[str],
         victim: str | None = None,
-        heir: str | None = None,
+        mirror: str | None = None,
     ) -> None:
-        """Let faults happen, then heal everything; brokers are up again, unless one is lost. `victim` is the one that may be, `heir` its mirror."""
+        """Inject faults, then heal everything and wait for all brokers that are not lost.
+
+        `victim` is a node that may be lost, and `mirror` its mirror.
+        """
         world, chance = self.world, self.chance
         kinds = tuple(kind for kind in possible if kind in self.kinds and self._bearable(kind))
         count = chance.choice((0, 1, 2, 4, 8)) if self.faults is None else self.faults
-        hand = FaultInjector(world, cast, victim, heir)
+        injector = FaultInjector(world, processes, victim, mirror)
         if kinds:
-            await hand.carry_out(
+            await injector.carry_out(
                 plan(
                     chance,
                     count=count,
@@ -76,7 +79,7 @@ class Scenario:
                     kinds=kinds,
                 )
             )
-        self.happened.update(hand.happened)
+        self.happened.update(injector.happened)
         world.network.heal()
         for node in world.nodes.values():
             node.disk.fail()
@@ -86,22 +89,22 @@ class Scenario:
             await node.up.wait()
 
     def _bearable(self, kind: str) -> bool:
-        """Whether promises are to be kept in spite of it."""
+        """True if the guarantees hold in spite of this fault."""
         if kind == POWER:
             return self.store in {"memory", "synced"}
         return kind not in DISK or self.store != "memory"
 
-    async def worked(self, cast: Processes) -> bool:
-        """Whether all programs come to the end of their work."""
-        if await until(lambda: not any(program.working for program in cast.living()), 300.0):
+    async def wait_for_work(self, processes: Processes) -> bool:
+        """Wait until all programs have completed their steps. Return False if one does not."""
+        if await until(lambda: not any(program.working for program in processes.living()), 300.0):
             return True
-        busy = [program.name for program in cast.living() if program.working]
+        busy = [program.name for program in processes.living() if program.working]
         self.ledger.problems.append(f"{busy} are not done; {self.world.loop.waiting()}")
         return False
 
-    async def end(self, cast: Processes, nodes: Iterable[Node]) -> None:
-        """Everybody goes; nothing may be left."""
-        programs, problems = cast.living(), self.ledger.problems
+    async def end(self, processes: Processes, nodes: Iterable[Node]) -> None:
+        """Stop all programs and brokers, and report tasks that are left over."""
+        programs, problems = processes.living(), self.ledger.problems
         for program in programs:
             program.stop()
         if not await until(lambda: all(program.ended.is_set() for program in programs), _ENDING):

@@ -1,4 +1,4 @@
-"""`busway.testing.simulate`: one seed, one world with brokers and clients, one run, one report."""
+"""`busway.testing.simulate` runs one seed in a world with brokers and clients, and returns a report."""
 
 import gc
 import logging
@@ -21,42 +21,42 @@ _EXPECTED: Final = (
     "the disk did not take it",
     "closing the subscription of 'brief/",
 )
-"""What has to be told: failing disks, an unsubscribe that nobody answers."""
+"""Expected errors in the log: failing disks, and an unsubscribe without an answer."""
 _DAMAGED: Final = (
     "a bad record in",
     "records are missing in",
     "a bucket is missing in",
     "messages are lost; its mirror does not have them either",
 )
-"""What a host without power has to tell that had more written than synced. Its mirror gives back what it has; what was acknowledged is looked for elsewhere."""
+"""Expected errors in the log after a host with unsynced data has lost power. The checker looks for lost messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of one seed."""
+    """The result of a run with one seed."""
 
     seed: int
     hash: str
-    """Of everything that happened: two runs with the same are the same."""
+    """A hash of all events: runs with the same hash are identical."""
     problems: tuple[str, ...]
-    """Broken promises; none: all is well."""
+    """Violated guarantees; empty if the run passed."""
     faults: Counter[str]
-    """What really went wrong, by kind."""
+    """Faults that took effect, by kind."""
     seconds: float
-    """Virtual ones."""
+    """Virtual seconds."""
     messages: int
-    """That programs got."""
+    """Messages that programs received."""
     stored: int
-    """Messages whose storing was acknowledged."""
+    """Acknowledged durable messages."""
     resumed: int
-    """How often a client came back."""
+    """Reconnects of clients."""
     turns: int
-    """Callbacks of the loop."""
+    """Callbacks of the event loop."""
     store: str
     nodes: int
-    """Brokers."""
+    """The number of brokers."""
     lines: tuple[str, ...] = field(default=(), repr=False)
-    """What happened, if it was asked for."""
+    """The trace, if requested."""
 
     @property
     def ok(self) -> bool:
@@ -64,9 +64,8 @@ class Report:
 
     def __str__(self) -> str:
         faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(self.faults.items())) or "none"
-        lines = [
-            f"seed {self.seed}: {'all is well' if self.ok else 'FAILED'}, {self.nodes} x {self.store}, {self.seconds:.0f} s, {self.messages} messages, {self.stored} stored"
-        ]
+        result = f"seed {self.seed}: {'passed' if self.ok else 'FAILED'}, {self.nodes} x {self.store}"
+        lines = [f"{result}, {self.seconds:.0f} s, {self.messages} messages, {self.stored} stored"]
         lines += [f"  faults: {faults}", f"  hash: {self.hash}", *(f"  - {problem}" for problem in self.problems)]
         return "\n".join(lines)
 
@@ -81,24 +80,25 @@ def simulate(
     kinds: Sequence[str] = KINDS,
     lines: bool = False,
 ) -> Report:
-    """Run real brokers and clients in a simulated world with faults, all chosen by the seed, and check what they promised.
+    """Run real brokers and clients with faults in a simulated world, all chosen by the seed, and check the guarantees.
 
-    `nodes` is how many brokers there are, one or a cluster of up to seven, or the numbers among which the seed chooses, `clients` how many clients, `steps` how many things each of them does,
-    `faults` how often something goes wrong (all chosen if not given) and `kinds` what. The same arguments give the same run, also in another process.
-    With `lines` the report tells what happened.
+    `nodes` is the number of brokers, one or a cluster of up to seven, or a list of numbers from which the seed chooses.
+    `clients` is the number of clients, `steps` the number of actions of each client, `faults` the number of faults, and
+    `kinds` are the faults to choose from. The seed chooses arguments that are None. The same arguments give the same
+    run in every process. With `lines` the report contains the trace.
     """
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
-        raise ValueError(f"unknown faults {unknown}; there are {', '.join(KINDS)}")
+        raise ValueError(f"unknown faults {unknown}; the faults are {', '.join(KINDS)}")
     numbers = [nodes] if isinstance(nodes, int) else list(_NODES if nodes is None else nodes)
     if not numbers or min(numbers) < 1 or any(given is not None and given < 1 for given in (clients, steps)):
-        raise ValueError("nodes, clients and steps are at least 1")
-    chance = Random(f"{seed}/world")  # noqa: S311, it is to be the same again
+        raise ValueError("nodes, clients and steps must be at least 1")
+    chance = Random(f"{seed}/world")  # noqa: S311, the numbers must be reproducible
     store: Safety = chance.choice(_STORES)
     drawn = chance.choice(_NODES)
     count = drawn if drawn in numbers else numbers[seed % len(numbers)]
     with World(seed, lines=lines) as world:
-        play = Scenario(
+        scenario = Scenario(
             world,
             chance,
             store,
@@ -107,17 +107,17 @@ def simulate(
             faults=faults,
             kinds=kinds,
         )
-        ledger, problems = play.ledger, list[str]()
+        ledger, problems = scenario.ledger, list[str]()
         try:
-            problems += world.run(single.run(play) if count == 1 else cluster.run(play, count))
+            problems += world.run(single.run(scenario) if count == 1 else cluster.run(scenario, count))
         except Stuck as error:
             problems.append(str(error))
-        gc.collect(0)  # a task that failed where nobody waits for it is told when it goes
+        gc.collect(0)  # asyncio reports the unhandled error of a task when the task is collected
         problems += ledger.problems
         problems += [
             f"unexpected: {failure.get('message')}: {failure.get('exception')!r}" for failure in world.loop.failures
         ]
-        expected = _EXPECTED + (_DAMAGED if play.happened[UNPOWERED] else ())
+        expected = _EXPECTED + (_DAMAGED if scenario.happened[UNPOWERED] else ())
         problems += [
             f"logged by {who}: {record.getMessage()}"
             for who, record in world.logged.records
@@ -127,13 +127,13 @@ def simulate(
             seed,
             world.trace.hash(),
             tuple(problems),
-            play.happened,
+            scenario.happened,
             world.loop.time(),
             ledger.messages(),
             len(ledger.stored),
             ledger.resumed,
             world.loop.turns,
-            play.store,
+            scenario.store,
             count,
             tuple(world.trace.lines or ()),
         )

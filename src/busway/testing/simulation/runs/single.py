@@ -1,4 +1,4 @@
-"""A world of one broker: what happens in it, and what has to be true in the end."""
+"""Runs a world with one broker, and checks it in the end; `simulate()` calls it."""
 
 import asyncio
 from random import Random
@@ -13,10 +13,10 @@ from busway.testing.simulation.workload.history import LEASE
 from busway.testing.simulation.workload.processes import Processes
 
 
-async def run(play: Scenario) -> list[str]:
-    """Broken promises, besides those that the ledger has."""
-    world, chance, ledger, store = play.world, play.chance, play.ledger, play.store
-    play.lay_network()
+async def run(scenario: Scenario) -> list[str]:
+    """Run the scenario. Return violated guarantees besides the problems in the history."""
+    world, chance, ledger, store = scenario.world, scenario.chance, scenario.ledger, scenario.store
+    scenario.configure_network()
     settings = Settings(
         heartbeat=chance.choice((1.0, 3.0, 15.0)), grace=chance.choice((0.5, 3.0, 10.0)), drain=2.0, patience=10.0
     )
@@ -40,22 +40,24 @@ async def run(play: Scenario) -> list[str]:
             dialled=lambda: world.network.dialled.get(client, 0.0),
         )
 
-    cast = Processes(world, make, play.steps)
-    for client in play.names:
-        cast.start(client, play.steps)
-    await play.go_wrong(cast, within=play.steps * gap, longest=settings.heartbeat * 4, possible=SINGLE)
-    if not await play.worked(cast):
+    processes = Processes(world, make, scenario.steps)
+    for client in scenario.names:
+        processes.start(client, scenario.steps)
+    await scenario.inject_faults(
+        processes, within=scenario.steps * gap, longest=settings.heartbeat * 4, possible=SINGLE
+    )
+    if not await scenario.wait_for_work(processes):
         return []
     await asyncio.sleep(settings.heartbeat * 4 + settings.grace + LEASE)
     auditor = Auditor(
-        [node.url], ledger, cast.living(), stream, lambda: node.server.stats()["connections"] if node.server else 0
+        [node.url], ledger, processes.living(), stream, lambda: node.server.stats()["connections"] if node.server else 0
     )
     world.launch(NAME, NAME, auditor.main)
     await auditor.done.wait()
-    await play.end(cast, [node])
+    await scenario.end(processes, [node])
     found = auditor.found
-    found.living = [program.name for program in cast.living()]
-    found.calm = not play.happened
-    found.refused = any(play.happened[kind] for kind in DISK)
+    found.living = [program.name for program in processes.living()]
+    found.calm = not scenario.happened
+    found.refused = any(scenario.happened[kind] for kind in DISK)
     found.begun, found.lasting = node.starts, node.stores
     return list(check(ledger, found))

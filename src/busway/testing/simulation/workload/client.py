@@ -1,6 +1,7 @@
-"""The programs of a world: ordinary clients that publish, subscribe, serve and acknowledge, and note what they did and saw.
+"""Client programs of a world with one broker: they publish, subscribe, serve and acknowledge, and record a history.
 
-What each does, and when, is a matter of its own chance. A program waits out what goes wrong, as good ones do; what surprises it is noted.
+Each program chooses its actions and their times at random. It retries after expected failures, and records unexpected
+errors as problems.
 """
 
 import asyncio
@@ -21,19 +22,19 @@ from busway.errors import (
     StoreFailed,
 )
 from busway.message import Message
-from busway.testing.simulation.workload.history import LEASE, Handed, History, Key, Said, key_of, payload
+from busway.testing.simulation.workload.history import LEASE, Delivery, History, Key, RetainedState, key_of, payload
 
 T = TypeVar("T")
 
 CHANNEL: Final = "work"
 _RECONNECT: Final = (0.0, 0.1, 0.5, 1.0, 2.0)
-AGAIN: Final = 0.5
+RETRY: Final = 0.5
 TIMEOUT: Final = 5.0
 ROLES: Final = ("read", "consume", "live", "share", "serve", "pull")
 
 
 class Program:
-    """One client, from its start to stop()."""
+    """A client program, from its start to stop()."""
 
     acts: ClassVar[tuple[str, ...]] = ("order", "order", "order", "order", "say", "job", "task", "ask", "post")
     lease: ClassVar[float] = LEASE
@@ -56,7 +57,7 @@ class Program:
         self.roles = roles
         self.bus: busway.Bus | None = None
         self.working = True
-        """It has not done all its steps yet."""
+        """True until it has completed all its steps."""
         self.ended = asyncio.Event()
         self._urls = urls
         self._ledger = ledger
@@ -71,12 +72,12 @@ class Program:
         self._numbers = dict.fromkeys(("orders", "live", "jobs", "tasks", "ask"), 0)
 
     @property
-    def at_home(self) -> bool:
-        """It has a connection."""
+    def connected(self) -> bool:
+        """True if it has a connection."""
         return self.bus is not None and self.bus.state == "connected"
 
     def stop(self) -> None:
-        """Close the client, and end."""
+        """Close the client, and end the program."""
         self._stopping.set()
 
     async def main(self) -> None:
@@ -86,26 +87,26 @@ class Program:
                 await self._work(bus)
             finally:
                 await bus.close()
-        except Exception as error:  # noqa: BLE001, noted
-            self._surprised("its work", error)
+        except Exception as error:  # noqa: BLE001, recorded as a problem
+            self._unexpected("its work", error)
         finally:
             self.working = False
             self.ended.set()
 
     async def _open(self) -> busway.Bus:
         while True:
-            timeout = TIMEOUT * (1 + len(self._urls) // 2)  # which is shared by all that are tried
+            timeout = TIMEOUT * (1 + len(self._urls) // 2)  # for all servers together
             bus = busway.connect(*self._urls, name=self.name, reconnect=_RECONNECT, timeout=timeout)
             try:
                 return await bus.open()
             except BusError:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY)
 
     async def _work(self, bus: busway.Bus) -> None:
         self._established = asyncio.get_running_loop().time()
         if self._store is not None:
             store = self._store
-            await self._insist(lambda: bus.create_stream(self._stream, topics=["orders/**"], **store))
+            await self._retry(lambda: bus.create_stream(self._stream, topics=["orders/**"], **store))
         tasks = [
             asyncio.create_task(self._guarded(getattr(self, f"_{role}"), bus), name=f"{self.name} {role}")
             for role in self.roles
@@ -115,7 +116,7 @@ class Program:
         for _ in range(self._steps):
             await asyncio.sleep(self._chance.expovariate(1 / self._gap))
             act = self._chance.choice(self.acts)
-            if act == "order":  # these wait for the next connection; the others go on meanwhile
+            if act == "order":  # in tasks, since a durable publish may wait for the next connection
                 publishing += [self._order(bus) for _ in range(self._chance.choice((1, 1, 2, 5)))]
             else:
                 await self._guarded(getattr(self, f"_{act}"), bus)
@@ -129,19 +130,19 @@ class Program:
         try:
             await act(bus)
         except (Disconnected, Closed, TimeoutError):
-            pass  # that is what the network does
-        except Exception as error:  # noqa: BLE001, noted
-            self._surprised(getattr(act, "__name__", "act").strip("_"), error)
+            pass  # expected with faults
+        except Exception as error:  # noqa: BLE001, recorded as a problem
+            self._unexpected(getattr(act, "__name__", "act").strip("_"), error)
 
-    async def _insist(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Try until there is a connection for it."""
+    async def _retry(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Retry until the action succeeds."""
         while True:
             try:
                 return await act()
             except (Disconnected, TimeoutError, StoreFailed):
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY)
 
-    def _surprised(self, what: str, error: BaseException) -> None:
+    def _unexpected(self, what: str, error: BaseException) -> None:
         self._ledger.problems.append(f"{self.name}: {what}: {type(error).__name__}: {error}")
 
     def _next(self, what: str) -> int:
@@ -151,7 +152,7 @@ class Program:
     def _key(self, what: str) -> Key:
         return self.name, self._next(what)
 
-    # What it does.
+    # Actions.
 
     def _order(self, bus: busway.Bus) -> asyncio.Task[None]:
         number = self._next("orders")
@@ -163,9 +164,9 @@ class Program:
         try:
             position = await publish
         except (StoreFailed, Closed):
-            return  # nobody promised anything
-        except Exception as error:  # noqa: BLE001, noted
-            self._surprised(f"the durable message {number}", error)
+            return  # the broker has not acknowledged it
+        except Exception as error:  # noqa: BLE001, recorded as a problem
+            self._unexpected(f"the durable message {number}", error)
             return
         self._ledger.stored[self.name, number] = position.broker, position.offset
 
@@ -195,9 +196,9 @@ class Program:
 
     async def _post(self, bus: busway.Bus) -> None:
         posts = self._chance.random() < 0.6
-        said: Said = (self._ledger.posts if posts else self._ledger.pins)[self.name]
-        said.tried += 1
-        number = said.tried
+        retained: RetainedState = (self._ledger.posts if posts else self._ledger.pins)[self.name]
+        retained.tried += 1
+        number = retained.tried
         try:
             if posts:
                 await bus.post(f"status/{self.name}", payload((self.name, number)))
@@ -205,19 +206,19 @@ class Program:
                 await bus.pin(f"config/{self.name}", payload((self.name, number)))
         except StoreFailed:
             return
-        said.confirmed = max(said.confirmed, number)
+        retained.confirmed = max(retained.confirmed, number)
 
-    # What it takes.
+    # Roles: what it receives.
 
     async def _read(self, bus: busway.Bus) -> None:
-        subscription = await self._insist(lambda: bus.subscribe("orders/**", since="all").start())
+        subscription = await self._retry(lambda: bus.subscribe("orders/**", since="all").start())
         async for message in subscription:
             self._ledger.read[self.name].append(key_of(message.text))
 
     async def _consume(self, bus: busway.Bus) -> None:
-        window = self._chance.choice((0, 1, 4, 16))  # more could not be dealt with one by one within a lease
+        window = self._chance.choice((0, 1, 4, 16))  # a larger window could not be processed within a lease
         limit = self._chance.choice((0, self.lease))  # without a limit a forgotten message stays in flight
-        channel = await self._insist(
+        channel = await self._retry(
             lambda: bus.channel(
                 self._stream,
                 CHANNEL,
@@ -230,13 +231,13 @@ class Program:
             ).start()
         )
         async for message in channel:
-            key = self._handed(message)
+            key = self._delivery_key(message)
             since = min(self._dialled(), self._established)
-            self._ledger.handed.append(Handed(asyncio.get_running_loop().time(), self.name, key, since))
+            self._ledger.delivered.append(Delivery(asyncio.get_running_loop().time(), self.name, key, since))
             await self._settle(message, key)
 
-    def _handed(self, message: Message) -> Key:
-        """What tells it from others."""
+    def _delivery_key(self, message: Message) -> Key:
+        """Return the key of the message."""
         return key_of(message.text)
 
     async def _settle(self, message: Message, key: Key) -> None:
@@ -247,7 +248,7 @@ class Program:
             if whim > 0.95:
                 await message.nack(delay=self._chance.choice((0.0, 0.5)))
             elif whim > 0.93:
-                return  # forgotten: its lease ends, at the latest after max_processing
+                return  # not acknowledged: its lease ends, at the latest after max_processing
             else:
                 await message.ack()
                 self._ledger.done.setdefault(key, (asyncio.get_running_loop().time(), self.name))
@@ -255,17 +256,17 @@ class Program:
             return
 
     async def _live(self, bus: busway.Bus) -> None:
-        subscription = await self._insist(lambda: bus.subscribe("live/**").start())
+        subscription = await self._retry(lambda: bus.subscribe("live/**").start())
         async for message in subscription:
             self._ledger.live[self.name].append(key_of(message.text))
 
     async def _share(self, bus: busway.Bus) -> None:
-        subscription = await self._insist(lambda: bus.subscribe("jobs/**", group="workers").start())
+        subscription = await self._retry(lambda: bus.subscribe("jobs/**", group="workers").start())
         async for message in subscription:
             self._ledger.shared.append((self.name, key_of(message.text)))
 
     async def _pull(self, bus: busway.Bus) -> None:
-        subscription = await self._insist(lambda: bus.subscribe("tasks/**").start())
+        subscription = await self._retry(lambda: bus.subscribe("tasks/**").start())
         async for message in subscription:
             self._ledger.taken.append((self.name, key_of(message.text)))
 
@@ -275,12 +276,12 @@ class Program:
                 await asyncio.sleep(self._chance.random() * 0.2)
             return f"re {message.text}"
 
-        await self._insist(lambda: bus.serve("sum", answer, shared=True).start())
+        await self._retry(lambda: bus.serve("sum", answer, shared=True).start())
 
     async def _watch(self, bus: busway.Bus) -> None:
         async for event in bus.events():
             if isinstance(event.error, RemoteProtocolError):
-                self._surprised("what the broker said", event.error)
+                self._unexpected("what the broker said", event.error)
             if event.kind == "doubtful":
                 self._ledger.doubtful.add(self.name)
             if event.kind == "resumed":

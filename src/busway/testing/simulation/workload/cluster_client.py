@@ -1,7 +1,7 @@
-"""The programs of a world of several nodes: as those of one, with what matters between nodes.
+"""Client programs of a world with a cluster: they also use scopes, retained messages and exclusive services.
 
-Some know all nodes and go elsewhere when theirs is gone. What they say and hear is noted with where they were at that moment: over
-one pair of nodes messages keep their order and come once, over several ways they need not.
+Some programs know all nodes and connect to another one when theirs is lost. The history records the node with each
+sent and received message, since order and uniqueness are guaranteed only per pair of nodes.
 """
 
 import asyncio
@@ -12,17 +12,17 @@ from typing import ClassVar, Final, Literal
 import busway
 from busway.errors import Disconnected, NoResponders, ServiceError, ServiceTaken, StoreFailed
 from busway.message import Message
-from busway.testing.simulation.workload.client import AGAIN, TIMEOUT, Program
-from busway.testing.simulation.workload.history import History, Key, Said, key_of, payload
+from busway.testing.simulation.workload.client import RETRY, TIMEOUT, Program
+from busway.testing.simulation.workload.history import History, Key, RetainedState, key_of, payload
 
 ROLES: Final = ("read", "consume", "live", "follow", "share", "pull", "only", "serve")
 _KEPT: Final = "re:(status|config)/.*"
 BRIEF: Final = 3
-"""Topics to which programs subscribe for a moment."""
+"""The number of topics that programs subscribe to for a short time."""
 
 
 class Member(Program):
-    """One client of a mesh."""
+    """A client program of a cluster."""
 
     acts: ClassVar[tuple[str, ...]] = (
         "order",
@@ -65,17 +65,17 @@ class Member(Program):
 
     @property
     def place(self) -> str:
-        """The node where it is, or was last."""
+        """The name of its current or last node."""
         return str(self.bus.server["name"]) if self.bus is not None else ""
 
-    # What it does.
+    # Actions.
 
     async def _say(self, bus: busway.Bus) -> None:
         number = self._next("live")
         await bus.publish(f"live/{self.name}", payload((f"{self.name}@{self.place}", number)))
 
     async def _scoped(self, bus: busway.Bus) -> None:
-        """For clients of the same node, or of others."""
+        """Publish for clients of the same node, or of other nodes."""
         scope: Literal["local", "remote"] = self._chance.choice(("local", "remote"))
         key = f"{self.name}@{self.place}", self._next("live")
         self._ledger.scoped[key] = scope
@@ -96,14 +96,14 @@ class Member(Program):
             await asyncio.sleep(self._chance.random() * self._gap)
 
     async def _keep(self, bus: busway.Bus) -> None:
-        """Post or pin something, or take it back."""
+        """Post or pin a message, or withdraw it."""
         posts, takes_back = self._chance.random() < 0.5, self._chance.random() < 0.25
-        said: Said = (self._ledger.posts if posts else self._ledger.pins)[self.name]
-        said.tried += 1
-        number, topic = said.tried, f"{'status' if posts else 'config'}/{self.name}"
+        retained: RetainedState = (self._ledger.posts if posts else self._ledger.pins)[self.name]
+        retained.tried += 1
+        number, topic = retained.tried, f"{'status' if posts else 'config'}/{self.name}"
         try:
             if takes_back:
-                said.absent.add(number)
+                retained.absent.add(number)
                 await (bus.unpost(topic) if posts else bus.unpin(topic))
             elif posts:
                 await bus.post(topic, payload((self.name, number)))
@@ -111,56 +111,56 @@ class Member(Program):
                 await bus.pin(topic, payload((self.name, number)))
         except StoreFailed:
             return
-        said.confirmed = max(said.confirmed, number)
+        retained.confirmed = max(retained.confirmed, number)
 
-    # What it takes.
+    # Roles: what it receives.
 
     async def _live(self, bus: busway.Bus) -> None:
-        subscription = await self._insist(lambda: bus.subscribe("live/**").start())
+        subscription = await self._retry(lambda: bus.subscribe("live/**").start())
         async for message in subscription:
             self._ledger.live[f"{self.name}@{self.place}"].append(key_of(message.text))
 
     async def _know(self, bus: busway.Bus) -> None:
-        """What is posted and pinned at any node, and that it is gone."""
+        """Follow the posts and pins of all nodes, and their withdrawals."""
         known = self._ledger.known[self.name]
-        subscription = await self._insist(lambda: bus.subscribe(_KEPT, watch=True).start())
+        subscription = await self._retry(lambda: bus.subscribe(_KEPT, watch=True).start())
         async for message in subscription:
             if message.kind == "withdrawn":
                 if known.pop(message.topic, None) is None:
-                    self._ledger.problems.append(f"{self.name}: told of the end of {message.text}, and never had it")
+                    self._ledger.problems.append(f"{self.name}: {message.text} was withdrawn, but never received")
                 continue
             _, number = key_of(message.text)
             if number <= known.get(message.topic, -1):
-                self._ledger.problems.append(f"{self.name}: {message.text} came behind {known[message.topic]}")
+                self._ledger.problems.append(f"{self.name}: {message.text} came after {known[message.topic]}")
             known[message.topic] = number
 
     async def _read(self, bus: busway.Bus) -> None:
-        """Everything that is stored at any node, from the beginning."""
-        subscription = await self._insist(lambda: bus.subscribe("orders/**", since="all").start())
+        """Read all stored messages of all nodes from the beginning."""
+        subscription = await self._retry(lambda: bus.subscribe("orders/**", since="all").start())
         async for message in subscription:
             assert message.broker is not None, "it is a stored one"
             assert message.offset is not None, "likewise"
             self._ledger.history[self.name].append((message.broker, message.offset, key_of(message.text)))
 
-    def _handed(self, message: Message) -> Key:
-        """Who published it at another node, too, has published two messages."""
+    def _delivery_key(self, message: Message) -> Key:
+        """Return the key with the node, since a message that was published at two nodes is stored twice."""
         name, number = key_of(message.text)
         return f"{name} at {message.broker}", number
 
     async def _follow(self, bus: busway.Bus) -> None:
-        """Durable messages of all nodes, as they come."""
-        subscription = await self._insist(lambda: bus.subscribe("orders/**").start())
+        """Receive new durable messages of all nodes."""
+        subscription = await self._retry(lambda: bus.subscribe("orders/**").start())
         async for message in subscription:
             self._ledger.followed[f"{self.name}@{self.place}"].append(key_of(message.text))
 
     async def _only(self, bus: busway.Bus) -> None:
-        """An exclusive service, which it keeps wherever it goes. That of a program which was killed may be there still when this one begins."""
+        """Serve an exclusive service. The service of a killed program may still be registered when this one starts."""
         while True:
             try:
-                service = await self._insist(lambda: bus.serve(self.service).start())
+                service = await self._retry(lambda: bus.serve(self.service).start())
                 break
             except ServiceTaken:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY)
         async for request in service:
             try:
                 await request.reply(f"re {request.text}")
@@ -168,11 +168,11 @@ class Member(Program):
                 continue
 
 
-def heard(ledger: dict[str, list[Key]], who: str) -> list[Key]:
-    """What a program got, wherever it was."""
+def received_by(ledger: dict[str, list[Key]], who: str) -> list[Key]:
+    """Return the messages that a program received at all nodes."""
     return [key for place, keys in ledger.items() if place.startswith(f"{who}@") for key in keys]
 
 
 def roles(chance: Random) -> tuple[str, ...]:
-    """What a member of a mesh takes."""
+    """Choose the roles of a program."""
     return (*(role for role in ROLES if chance.random() < 0.5), "know")

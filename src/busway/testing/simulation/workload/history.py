@@ -1,4 +1,4 @@
-"""What the programs of a world did and saw: values only. What of it is wrong is told by `checks`."""
+"""The history of a run: what programs of a world sent and received. Programs record it; the checker evaluates it."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -8,70 +8,70 @@ LEASE: Final = 20.0
 """Seconds that a consumer of the channel has for a message."""
 
 Key = tuple[str, int]
-"""Who published it, and as the how manyeth."""
+"""A message: its publisher, and its number among the messages of that publisher."""
 
 
-class Handed(NamedTuple):
-    """A message that a consumer of the channel got."""
+class Delivery(NamedTuple):
+    """A delivery of a message to a consumer of the channel."""
 
     when: float
     consumer: str
     key: Key
     since: float
-    """When the connection was made over which it came, at the latest."""
+    """The latest time at which the consumer's connection was opened."""
 
 
 @dataclass(slots=True)
-class Said:
-    """What a program has posted or pinned: what was confirmed last, and what it tried to say last."""
+class RetainedState:
+    """The retained message of a program: the last confirmed number, and the last one that it tried to send."""
 
     confirmed: int = -1
     tried: int = -1
     absent: set[int] = field(default_factory=set)
-    """The times when it took back what was there."""
+    """The numbers of withdrawals."""
 
 
 @dataclass(slots=True)
 class History:
-    """One for all programs of a world."""
+    """The history of all programs of a world."""
 
     sent: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Durable messages that were begun to be published, by publisher."""
+    """Durable messages that programs tried to publish, by publisher."""
     stored: dict[Key, tuple[str, int]] = field(default_factory=dict)
-    """Of those the acknowledged ones: the guid of the broker, and the offset."""
+    """Acknowledged durable messages: the guid of the broker, and the offset."""
     read: dict[str, list[Key]] = field(default_factory=lambda: defaultdict(list))
-    """Stored messages as each subscriber got them."""
-    handed: list[Handed] = field(default_factory=list)
+    """Stored messages in the order in which each subscriber received them."""
+    delivered: list[Delivery] = field(default_factory=list)
     done: dict[Key, tuple[float, str]] = field(default_factory=dict)
-    """Messages whose acknowledgement was confirmed: when, and by whom."""
+    """Confirmed acknowledgements: the time, and the consumer."""
     live: dict[str, list[Key]] = field(default_factory=lambda: defaultdict(list))
     history: dict[str, list[tuple[str, int, Key]]] = field(default_factory=lambda: defaultdict(list))
-    """Stored messages of all nodes as each subscriber got them, with the guids of the nodes and their offsets."""
+    """Stored messages of all nodes as each subscriber received them, with the guid of the node and the offset."""
     scoped: dict[Key, str] = field(default_factory=dict)
-    """Live messages that are for some only."""
+    """Live messages with a scope."""
     followed: dict[str, list[Key]] = field(default_factory=lambda: defaultdict(list))
-    """Durable messages as subscribers got them that asked for none of before."""
+    """Durable messages as subscribers without `since` received them."""
     shared: list[tuple[str, Key]] = field(default_factory=list)
-    """By members of the group."""
+    """Messages to the group, with the member that received each."""
     taken: list[tuple[str, Key]] = field(default_factory=list)
-    """Pushes, by who took them."""
+    """Pushes, with the program that received each."""
     pushed: set[Key] = field(default_factory=set)
     """Pushes that were accepted."""
-    posts: dict[str, Said] = field(default_factory=lambda: defaultdict(Said))
-    pins: dict[str, Said] = field(default_factory=lambda: defaultdict(Said))
+    posts: dict[str, RetainedState] = field(default_factory=lambda: defaultdict(RetainedState))
+    pins: dict[str, RetainedState] = field(default_factory=lambda: defaultdict(RetainedState))
     known: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
-    """What each subscriber of posts and pins believes to be kept, by topic: the last it got, unless it was told of its end."""
+    """Retained messages as each watching subscriber knows them, by topic: the last one received and not withdrawn."""
     doubtful: set[str] = field(default_factory=set)
-    """Programs that were told that another node may have stored what they publish again."""
+    """Programs that got the event `doubtful`: another node may have stored a message that they resend."""
     replies: int = 0
     resumed: int = 0
     problems: list[str] = field(default_factory=list)
 
     def messages(self) -> int:
-        """About how much went on."""
+        """Return the number of received messages."""
         seen = sum(len(keys) for kind in (self.read, self.live, self.followed) for keys in kind.values())
         seen += sum(map(len, self.history.values()))
-        return seen + len(self.handed) + len(self.shared) + len(self.taken) + self.replies
+        return seen + len(self.delivered) + len(self.shared) + len(self.taken) + self.replies
 
 
 def payload(key: Key) -> str:

@@ -1,4 +1,4 @@
-"""The programs of one world, by their hosts: who plays, and who comes when one of them was killed."""
+"""Starts the client programs of a world, and replaces killed ones; runs and the fault injector call it."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from busway.testing.simulation.kit.world import World
 from busway.testing.simulation.workload.client import Program
 
 Make: TypeAlias = Callable[[str, str, Random, int], Program]
-"""Makes the program of a host: its name, its chance, how many steps it does."""
+"""Creates the program of a host from the host, its name, its random numbers and its number of steps."""
 
 
 class Processes:
-    """See above."""
+    """The client programs of a world, by their hosts."""
 
     def __init__(self, world: World, make: Make, steps: int, *, apart: int = 1) -> None:
         self.programs: dict[str, Program] = {}
@@ -23,14 +23,14 @@ class Processes:
         self._make = make
         self._steps = steps
         self._apart = apart
-        """Nanoseconds that the clocks of hosts are apart at most."""
+        """The maximum skew of the hosts' clocks in nanoseconds."""
         self._lives: Counter[str] = Counter()
 
     def process(self, client: str) -> Process:
         return self._processes[client]
 
     def replace(self, client: str) -> None:
-        """Another program comes there, which has less to do."""
+        """Start another program on a host, with fewer steps."""
         self._lives[client] += 1
         self.start(client, max(self._steps // 4, 1))
 
