@@ -223,7 +223,7 @@ async def test_a_misspelt_setting_of_the_list_of_servers_is_told(shell, tmp_path
     done = await shell.run(*serve)
     assert done.code == 0
     (told,) = (line for line in done.notes.splitlines() if "tiemout" in line)
-    assert told.endswith(f" WARNING busway.cluster: {file}: not used: 'tiemout' (is 'timeout' meant?)")
+    assert told.endswith(f" WARNING busway.cluster: {file}: unknown settings: 'tiemout' (is 'timeout' meant?)")
     assert "tiemout" not in (await shell.run(*serve, "-q")).notes
 
 

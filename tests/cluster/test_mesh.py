@@ -195,7 +195,7 @@ async def test_another_cluster_another_key_and_a_broker_alone_are_refused_and_to
         async def told():
             return all(
                 text in caplog.text
-                for text in ("this is the cluster 'test'", "the key of the cluster is another one", "in no cluster")
+                for text in ("this is the cluster 'test'", "the two nodes have different cluster keys", "in no cluster")
             )
 
         await eventually(told)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,64 @@ async def test_what_waits_for_a_slow_loop_is_not_worked_on_yet(net: Net) -> None
     assert (figures.floor, figures.redelivered) == (5, 0)
     await bus.close()
     assert "overdue" not in [event.kind async for event in events]
+
+
+async def test_messages_that_wait_for_stuck_handlers_go_to_others(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    bus, other = await stream(net, 8), await net.connect()
+    stuck, seen, done = asyncio.Event(), list[int](), list[tuple[int, int]]()
+
+    async def work(message: busway.Message) -> None:
+        seen.append(int(message.payload))
+        await stuck.wait()
+
+    settings: dict[str, Any] = {"lease": LEASE, "max_processing": 0.8, "backoff": []}
+    async with bus.channel(STREAM, "c", handler=work, concurrency=2, **settings):
+        await until(lambda: len(seen) == 2)
+        async with other.channel(STREAM, "c", window=2, **settings) as healthy:
+            async with asyncio.timeout(PATIENCE):
+                while len(done) < 8:
+                    message = await healthy.recv()
+                    await message.ack()
+                    done.append((int(message.payload), message.deliveries))
+        # The two that the handlers had have failed, the others were not looked at.
+        assert sorted(done) == [(number, 1 + (number < 2)) for number in range(8)]
+        assert seen == [0, 1]
+        await store(bus, 8, 10)
+        await asyncio.sleep(2 * LEASE)
+        assert seen == [0, 1], "it asks for no more"
+        stuck.set()
+        await shown(bus, floor=10)
+        assert sorted(seen) == [0, 1, 8, 9]
+    lines = [line for line in caplog.messages if "go to other consumers" in line]
+    assert len(lines) == 1
+    assert "all handlers work for longer than max_processing=0.8 s: 6 waiting message(s)" in lines[0]
+
+
+async def test_messages_that_wait_for_a_stuck_program_go_to_others(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    bus, other = await stream(net, 8), await net.connect()
+    settings: dict[str, Any] = {"lease": LEASE, "max_processing": 0.8, "backoff": []}
+    async with bus.channel(STREAM, "c", window=8, **settings) as channel:
+        await (await channel.recv(timeout=PATIENCE)).ack()
+        async with other.channel(STREAM, "c", **settings) as healthy:
+            got = await some(healthy, 7)
+            assert (numbers(got), {message.deliveries for message in got}) == (list(range(1, 8)), {1})
+            await healthy.ack(got)
+        await store(bus, 8, 10)
+        for number in (8, 9):  # it goes on
+            message = await channel.recv(timeout=PATIENCE)
+            assert (int(message.payload), message.deliveries) == (number, 1)
+            await message.ack()
+        await shown(bus, floor=10)
+    assert len([line for line in caplog.messages if "the program has taken no message" in line]) == 1
+
+
+async def test_a_take_that_waits_for_more_keeps_its_messages(net: Net) -> None:
+    bus = await stream(net, 2)
+    async with bus.channel(STREAM, "c", window=0, lease=LEASE, max_processing=0.5) as channel:
+        taking = asyncio.ensure_future(channel.take(3, whole=True))
+        await asyncio.sleep(1.5)
+        await store(bus, 2, 3)
+        assert numbers(await within(taking)) == [0, 1, 2]
 
 
 async def test_extend_renews_beyond_the_limit(net: Net) -> None:

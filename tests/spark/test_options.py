@@ -35,9 +35,9 @@ def test_options_are_read(given: dict[str, str], wanted: dict[str, object]) -> N
     [
         ({"topic": "a"}, "there is no option 'topic' (did you mean 'topics'?)"),
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'?"),
-        ({"zzz": "1"}, "there is no option 'zzz'; there are "),
+        ({"zzz": "1"}, "there is no option 'zzz'; choose among "),
         ({"topics": "a//b"}, "the option topics can't be 'a//b'"),
-        ({"topics": "[1]"}, "it is no list of texts in JSON"),
+        ({"topics": "[1]"}, "it is not a JSON list of texts"),
         ({"topics": " , "}, "give at least one"),
         ({"columns": "topic,payloads"}, "there is no column 'payloads' (did you mean 'payload'?)"),
         ({"startingOffsets": "soon"}, "give earliest, latest, or offsets as JSON"),
@@ -48,13 +48,13 @@ def test_options_are_read(given: dict[str, str], wanted: dict[str, object]) -> N
         ({"maxRecordsPerTrigger": "0"}, "give a number of 1 or more"),
         ({"minPartitions": "two"}, "give a number of 1 or more"),
         ({"failOnDataLoss": "no"}, "give true or false"),
-        ({"startingOffsets": "earliest", "startingTimestamp": "1000"}, "say the same thing: give one of them"),
-        ({"url": "tcp://127.0.0.1:1"}, "say where to read: either"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "1000"}, "exclude each other: give one of them"),
+        ({"url": "tcp://127.0.0.1:1"}, "the source of the read is missing or ambiguous: give"),
         ({"channel": "spark"}, "the option channel needs a bus"),
         ({"timeout": "-1"}, "give a number of seconds"),
         ({"minPartitions": "_"}, "give a number of 1 or more"),
-        ({"columns": "topic,topic"}, "the column 'topic' is there 2 times"),
-        ({"topics": "re:e{1,2}u"}, 'one that has a comma goes into a JSON list, ["re:a{1,2}"]'),
+        ({"columns": "topic,topic"}, "the column 'topic' is given 2 times"),
+        ({"topics": "re:e{1,2}u"}, 'put a pattern with a comma into a JSON list, ["re:a{1,2}"]'),
         ({"maxOffsetsPerTrigger": "5"}, "there is no option 'maxOffsetsPerTrigger' (here it is maxRecordsPerTrigger)"),
         ({"Subscribe": "a"}, "(here it is topics)"),
         ({"kafka.bootstrap.servers": "a:1"}, "(here it is url: tcp://HOST:PORT"),
@@ -68,7 +68,7 @@ def test_what_is_wrong_is_said(given: dict[str, str], text: str) -> None:
 
 
 def test_somewhere_must_be_read() -> None:
-    with pytest.raises(OptionError, match="either the option url"):
+    with pytest.raises(OptionError, match="give the option url"):
         read_options({})
 
 

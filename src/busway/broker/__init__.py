@@ -1,4 +1,4 @@
-"""The broker: sessions of clients around the native engine."""
+"""The broker: a server with the sessions of its clients around the native engine."""
 
 from busway.broker.server import Server
 

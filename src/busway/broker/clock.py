@@ -1,7 +1,8 @@
-"""The broker's clock: signs of life, a tick while somebody slow makes publishers wait, an alarm for what is due.
+"""The broker's clock: heartbeats, ticks while a slow consumer blocks publishers, and an alarm for the next deadline.
 
-A node of a cluster that has slept, as a process that was stopped or a host that was suspended, lets go of its clients before it reads what they sent:
-they may have gone to another node meanwhile, and have published it there again. Who is still there comes back, and sends again what was not answered.
+The server starts it, and the hub and the sessions call it. A node of a cluster that has slept, because its process was stopped or
+its host was suspended, closes the connections of its clients before it reads their frames. A client may have moved to another
+node and published there again. A client that has not moved reconnects, and resends its unanswered publishes.
 """
 
 import asyncio
@@ -19,22 +20,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 BEATS: Final = 3
-"""Beats in one heartbeat; a client is pinged after one heartbeat of silence and closed after three."""
+"""Beats in one heartbeat. A silent client is pinged after one heartbeat, and closed after three."""
 LINKS: Final = 1.0
-"""Seconds between two beats of a broker in a cluster, whose links are to be missed soon."""
+"""The longest time in seconds between two beats in a cluster, so that lost links are noticed soon."""
 TICK: Final = 0.02
+"""Seconds between two ticks while a publisher is blocked."""
 ASLEEP: Final = 2
-"""Heartbeats from one beat to the next after which clients may be elsewhere: they bear a silence of three, of which one may have been before."""
+"""Heartbeats without a beat after which clients may have moved. They tolerate three, one of which may precede the sleep."""
 
 
 class Timed(Protocol):
-    """Something that has a time when it wants to be looked at."""
+    """A part of the hub with a deadline."""
 
     def deadline(self) -> float | None: ...
 
 
 class Clock:
-    """Timers of one hub. Between the beats nothing runs unless somebody is blocked."""
+    """The timers of one hub. Ticks run only while a publisher is blocked."""
 
     def __init__(self, hub: "Hub", members: "Members") -> None:
         self._hub = hub
@@ -47,14 +49,14 @@ class Clock:
         self._stopped = False
         self._awake = 0.0
         self.waited_for = inf
-        """Until then no client has given this broker up because it slept. By the clock that also runs while the host sleeps."""
+        """Before this time no client has moved because the broker slept. By the clock that also runs while the host sleeps."""
 
     def start(self) -> None:
         heartbeat = self._hub.settings.heartbeat
         seconds = heartbeat / BEATS if not self._members.clustered else min(heartbeat / BEATS, LINKS)
         self._beats = max(round(heartbeat / seconds), 1)
         self._beat = self._hub.loop.call_later(seconds, self._on_beat)
-        if self._members.clustered:  # else they come back here, where it is known what they have sent
+        if self._members.clustered:  # otherwise clients reconnect to this broker, which recognises resent publishes
             self._awake = environment.boottime()
             self.waited_for = self._awake + ASLEEP * heartbeat
 
@@ -67,7 +69,7 @@ class Clock:
         self.waited_for = inf
 
     def arm(self) -> None:
-        """Wake when the first post's grace or the first provider's time is over. One alarm too early does no harm."""
+        """Set the alarm to the earliest deadline of all parts of the hub. An early alarm is harmless."""
         hub = self._hub
         parts: list[Timed] = [hub.retained, hub.services, hub.streams, hub.channels, self._members]
         due = [when for part in parts if (when := part.deadline()) is not None]
@@ -81,22 +83,26 @@ class Clock:
         self._alarm, self._alarm_at = self._hub.loop.call_at(when, self._on_alarm), when
 
     def look(self) -> None:
-        """Let go of the clients if this broker has slept for so long that they may be elsewhere.
+        """Abort the connections of all clients if this broker has slept for so long that they may have moved.
 
-        After a sleep a loop may read before it looks at its timers, so who reads looks first. Clients in this process have slept, too, and links see to
-        themselves.
+        After a sleep the event loop may read before it runs its timers, so sessions call this before they read. Clients in
+        this process have slept, too, and links have their own check.
         """
         if (now := environment.boottime()) <= self.waited_for:
             return
         slept, self.waited_for = now - self._awake, inf  # until the next beat, which is due
-        sessions = [one for one in self._hub.everyone if one.accepted and not one.node and one.scheme != "memory"]
+        sessions = [
+            session
+            for session in self._hub.everyone
+            if session.accepted and not session.node and session.scheme != "memory"
+        ]
         for session in sessions:
             session.why, session.fault = "idle", f"this broker slept for {slept:.3g} s"
             session.abort()
-        log.warning("this broker slept for %.3g s: %d clients have to come back", slept, len(sessions))
+        log.warning("this broker slept for %.3g s: %d clients have to reconnect", slept, len(sessions))
 
     def hurry(self) -> None:
-        """Somebody is blocked: tick until nobody is."""
+        """Tick until no publisher is blocked."""
         if self._tick is None:
             self._tick = self._hub.loop.call_later(TICK, self._on_tick)
 
@@ -128,10 +134,10 @@ class Clock:
         hub.engine.beat()
         for conn in hub.engine.idle(self._beats * 3):
             session = hub.sessions.get(conn)
-            # One that is paused is silent because nobody reads it; the handshake has a deadline of its own.
+            # A paused session is silent because the broker does not read it. The handshake has its own deadline.
             if session is not None and session.accepted and not session.paused:
                 session.close(Code.IDLE, f"nothing heard for {hub.settings.heartbeat * 3:g} s")
-        for conn in hub.engine.waiting():  # its own PING waits with what it published
+        for conn in hub.engine.waiting():  # the broker has not read the PING of a blocked publisher yet
             hub.engine.ping(conn, 0)
         for conn in hub.engine.idle(self._beats):
             session = hub.sessions.get(conn)

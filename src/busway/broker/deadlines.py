@@ -1,6 +1,6 @@
-"""When what is to be looked at again: a heap of deadlines, for machines without a clock.
+"""A heap of deadlines, for machines without a clock.
 
-What is over is passed by. A deadline that has moved on since is found when the old one comes, so moving one costs nothing.
+Items that are over are skipped. A deadline that was moved to a later time is found when the old one comes, so moving costs nothing.
 """
 
 import heapq
@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Due(Protocol):
-    """Something with a time of its own."""
+    """An item with a deadline."""
 
     deadline: float
     over: bool
@@ -20,29 +20,29 @@ D = TypeVar("D", bound=Due)
 
 
 class Deadlines(Generic[D]):
-    """Deadlines in their order."""
+    """Items in the order of their deadlines."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, D]] = []
         self._serial = count()
 
     def __len__(self) -> int:
-        """Those of what is over included, as long as they are there."""
+        """The number of entries, with those of items that are over and not removed yet."""
         return len(self._heap)
 
     def __bool__(self) -> bool:
         return any(not item.over for _, _, item in self._heap)
 
     def add(self, item: D, live: int) -> None:
-        """Look at it at its deadline. `live`: how many things there are at all."""
+        """Add an item with its deadline. `live`: the number of items that are not over."""
         heapq.heappush(self._heap, (item.deadline, next(self._serial), item))
-        # Most end long before their time: without this a long limit would keep them all in memory.
+        # Most items end long before their deadline: without this, long limits would keep them all in memory.
         if len(self._heap) > 64 + 4 * live:
             self._heap = [alarm for alarm in self._heap if not alarm[2].over]
             heapq.heapify(self._heap)
 
     def due(self, now: float) -> D | None:
-        """The next one whose time has come."""
+        """Remove and return the next item whose deadline has come."""
         while self._heap and self._heap[0][0] <= now:
             _, _, item = heapq.heappop(self._heap)
             if item.over or item.deadline == inf:
@@ -53,7 +53,7 @@ class Deadlines(Generic[D]):
         return None
 
     def first(self) -> float | None:
-        """When the next one is to be looked at."""
+        """The earliest deadline, which may be one that was moved to a later time."""
         while self._heap and self._heap[0][2].over:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

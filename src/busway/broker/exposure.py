@@ -1,7 +1,7 @@
-"""Which listeners other hosts can reach without authentication. The server refuses those unless it is `insecure`.
+"""Exposure: finds listeners that other hosts can reach without authentication. The server refuses them unless it is `insecure`.
 
-Rules only. Each way in is judged by its own authentication: `Settings.authenticate` and certificates of clients guard the
-native addresses, keys guard the HTTP port, and the key of a cluster guards its links.
+Rules only, called by the server and its doors. Each listener needs its own authentication: `Settings.authenticate` or client
+certificates for native addresses, keys for the HTTP port, and the key of a cluster for its links.
 """
 
 import logging
@@ -34,20 +34,20 @@ log = logging.getLogger("busway.broker")
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What of a server may be open to other hosts."""
+    """Whether a server may be open to other hosts without authentication."""
 
     insecure: bool = False
     keyless: bool = False
-    """It is a node of a cluster without a key."""
+    """Whether the server is a node of a cluster without a key."""
 
     def open(self, text: str, at: str, lack: str) -> None:
-        """Log that other hosts can reach an address that lacks this. Raises ListenFailed with the text unless that is allowed."""
+        """Log that other hosts can reach an address without `lack`. Raises ListenFailed with the text unless it is allowed."""
         if not self.insecure:
             raise ListenFailed(text.format(at=at))
         log.warning("%s is open to other hosts without %s (insecure)", at, lack, extra={"address": at})
 
     def faults(self, exposed: Sequence[Address], settings: Settings, tls: TLS | None) -> Iterator[tuple[str, str, str]]:
-        """For each native address that other hosts can reach: what to say of it, the address, and what it lacks."""
+        """For each native address that other hosts can reach: the error text, the address, and the missing authentication."""
         for address in exposed:
             mutual = address.scheme == "tls" and tls is not None and tls.ca is not None
             if settings.authenticate is None and not mutual:
@@ -57,4 +57,4 @@ class Exposure:
 
 
 CLOSED: Final = Exposure()
-"""Nothing may be."""
+"""The exposure of a server that is not insecure."""

@@ -1,4 +1,4 @@
-"""The bits of the wire protocol's flags that the broker's Python side names (docs/protocol.md, "Flags")."""
+"""The flag bits of the wire protocol that the broker uses in Python (docs/protocol.md, "Flags")."""
 
 from typing import Final
 
@@ -37,5 +37,5 @@ REMOTE: Final = 0x08
 
 
 def scope_of(flags: int) -> Scope:
-    """Whose services a REQUEST is for, or whose requests a service wants; both bits: as without."""
+    """The scope of a REQUEST, a SERVE or a shifted SUBSCRIBE. Both bits together mean the same as none."""
     return {LOCAL: "local", REMOTE: "remote"}.get(flags & (LOCAL | REMOTE), "global")  # type: ignore[return-value]

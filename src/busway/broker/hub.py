@@ -21,6 +21,7 @@ from busway.broker.admission import Generations
 from busway.broker.channels import manager as channels_manager
 from busway.broker.channels.manager import Channels
 from busway.broker.clock import Clock
+from busway.broker.disk_watch import DiskWatch
 from busway.broker.peers import ALONE, Peers
 from busway.broker.retained import driver as retained_driver
 from busway.broker.retained.driver import RetainedDriver
@@ -30,7 +31,6 @@ from busway.broker.server_list import ServerList
 from busway.broker.services import driver as services_driver
 from busway.broker.services.driver import ServicesDriver
 from busway.broker.session import reason
-from busway.broker.storage.disk_watch import DiskWatch
 from busway.broker.streams import manager as streams_manager, replay
 from busway.broker.streams.manager import Streams
 from busway.broker.streams.replay import Replays

@@ -1,4 +1,4 @@
-"""`busway.serve`: a broker with its listeners, from start to drained stop."""
+"""The server of `busway.serve`: starts a broker with its listeners, data folder and doors, and stops it after draining."""
 
 import asyncio
 import logging
@@ -33,32 +33,32 @@ from busway.transport.interfaces import is_exposed
 
 
 class Door(Protocol):
-    """Made before the server starts, opened when it listens, closed before its clients are told to go."""
+    """An entrance for clients of another protocol: opened after the listeners, and closed before the native clients."""
 
     kind: str
-    """Its name among the doors of a server, such as `http`."""
+    """The name of the door, such as `http`."""
 
     @property
     def address(self) -> str:
-        """Where it is reached, real port filled in."""
+        """The address of the door, with its real port."""
 
     async def open(self) -> None:
-        """Let clients in."""
+        """Accept clients."""
 
     async def close(self, seconds: float) -> None:
-        """Take no more, tell those that are there, let what waits for them flow out within so many seconds."""
+        """Accept no more clients, close the connections, and deliver queued messages within so many seconds."""
 
 
 log = logging.getLogger("busway.broker")
 
 State: TypeAlias = Literal["new", "serving", "stopping", "stopped"]
 
-_LOOK: Final = 0.01
-"""Seconds between two looks at the outboxes while draining."""
+_CHECK: Final = 0.01
+"""Seconds between two checks of the outboxes while draining."""
 _GOODBYE: Final = 1.0
-"""Seconds that connections have to end when CLOSE was said."""
+"""Seconds that connections have to end after a CLOSE."""
 _STORING: Final = 1.0
-"""Seconds of draining that messages have to be stored, so that their publishers hear so now rather than when they are back."""
+"""Seconds of draining in which messages are stored, so that publishers get their acknowledgements before the stop."""
 
 
 class Server:
@@ -86,13 +86,13 @@ class Server:
         self._data = None if data is None else DataFolder(data)
         self._stores = check_stores(stores)
         self._pins: PinFile | None = None
-        # Known before the start, so that clients of this process can be made.
+        # Set before the start, so that clients of this process can be created.
         self.guid = (self._data and self._data.guid()) or f"{environment.randbits(128):032x}"
         self.name = name or socket.gethostname()
         self.settings = settings or Settings()
         if len(self._fields) > self.settings.fields:
             raise ValueError(
-                f"fields of {len(self._fields)} bytes, but messages may have {self.settings.fields} (setting fields)"
+                f"the fields have {len(self._fields)} bytes, the limit is {self.settings.fields} (setting fields)"
             )
         self._tls = tls
         self._exposure = exposure
@@ -101,7 +101,7 @@ class Server:
         self._open: list[Door] = []
         self._asked: list[Address] = [parse(address) for address in addresses]
         for server in self.settings.servers:
-            parse(server)  # a wrong one is found here, not by every client
+            parse(server)  # raises for an invalid address, before clients get it
         self._listeners: list[Listener] = []
         self._hub: Hub | None = None
         self._begun = False
@@ -111,9 +111,9 @@ class Server:
         self._deadline = math.inf
 
     async def start(self) -> Self:
-        """Listen on every address; none is left open if one fails."""
+        """Listen on every address. If one fails, all are closed."""
         if self._begun:
-            raise LocalProtocolError("this server has been started already; make a new one")
+            raise LocalProtocolError("this server has been started already; create a new one")
         self._begun = True
         try:
             await self._refuse_exposed()
@@ -162,55 +162,55 @@ class Server:
             await self.stop(0.0)
             raise
         self._serving = True
-        places = [*self.bound, *(door.address for door in self._open)]
-        log.info("bus %s (%s) listens on %s", self.name, self.guid, ", ".join(places) or "memory")
+        listening = [*self.bound, *(door.address for door in self._open)]
+        log.info("bus %s (%s) listens on %s", self.name, self.guid, ", ".join(listening) or "memory")
         return self
 
     async def _refuse_exposed(self) -> None:
-        """Refuse, or if it is insecure warn of, native addresses that other hosts can reach without authentication."""
-        asked = [one for one in self._asked if one.scheme in {"tcp", "tls"}]
-        exposed = [one for one in asked if await is_exposed(one.host)]
+        """Refuse native addresses that other hosts can reach without authentication, or warn of them if `insecure`."""
+        network = [address for address in self._asked if address.scheme in {"tcp", "tls"}]
+        exposed = [address for address in network if await is_exposed(address.host)]
         for text, at, lack in self._exposure.faults(exposed, self.settings, self._tls):
             self._exposure.open(text, at, lack)
 
     @property
     def bound(self) -> tuple[str, ...]:
-        """The addresses it listens on, such as `tcp://0.0.0.0:7420`, real ports filled in."""
-        return tuple(str(one.bound) for one in self._listeners if one.address.scheme != "memory")
+        """The addresses that the server listens on, such as `tcp://0.0.0.0:7420`, with real ports."""
+        return tuple(str(listener.bound) for listener in self._listeners if listener.address.scheme != "memory")
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where clients of this host connect to, real ports filled in. A server in memory only has none."""
-        return tuple(str(one.address) for one in self._listeners if one.address.scheme != "memory")
+        """The addresses for clients on this host, with real ports. A server in memory only has none."""
+        return tuple(str(listener.address) for listener in self._listeners if listener.address.scheme != "memory")
 
     @property
     def http(self) -> str | None:
-        """Where the JSON door listens, such as `http://127.0.0.1:15555`; None: there is none, or it is not open."""
+        """The address of the JSON door, such as `http://127.0.0.1:15555`; None: there is none, or it is closed."""
         return next((door.address for door in self._open if door.kind == "http"), None)
 
     @property
     def storage(self) -> Literal["memory", "disk"]:
-        """Where streams are stored that don't say so: on disk if the server has a data folder."""
+        """The default store of streams: on disk if the server has a data folder."""
         return "memory" if self._data is None else "disk"
 
     @property
     def stream_changes(self) -> Changes:
-        """Its `count` is how often a stream was made, changed or removed: whoever remembers what streams() said looks at this first."""
+        """Counts how often a stream was created, changed or removed. Callers that cache streams() compare its `count`."""
         return self._running().streams.changes
 
     def streams(self) -> dict[str, StreamConfig]:
-        """The streams as they are at this moment, by name."""
+        """The current settings of all streams, by name."""
         return {name: stream.config for name, stream in self._running().streams.by_name.items()}
 
     def stream_of(self, topic: str) -> StreamConfig | None:
-        """The stream that takes a topic at this moment; None: what is published durably on it goes to the default one."""
+        """The stream that takes durable publishes on a topic now; None: the default stream."""
         found = self._running().streams.taking(topic)
         return None if found is None else found.config
 
     def services(self) -> list[str]:
-        """Topics that clients of this broker serve.
+        """The topics that clients of this broker serve.
 
-        The engine does not tell when a service that is not shared is given up: it may still be among them while its client serves others.
+        The engine does not report the end of a service that is not shared, so it stays listed while its client serves others.
         """
         hub = self._running()
         found: set[str] = set()
@@ -233,7 +233,7 @@ class Server:
         on_error: ErrorHook | None = None,
         identity: Identity | None = None,
     ) -> Bus:
-        """A client of this server, over memory."""
+        """Create a client of this server that is connected in memory."""
         return Bus(
             (f"memory:{self.guid}",),
             name=name,
@@ -246,7 +246,7 @@ class Server:
             drain=drain,
             on_error=on_error,
             identity=identity,
-            learn=False,  # it is a client of this server
+            learn=False,  # the client stays at this server
         )
 
     def stats(self) -> dict[str, Any]:
@@ -255,7 +255,7 @@ class Server:
 
     @property
     def state(self) -> State:
-        """Where it is in its life: not started or about to be, serving, stopping, or over."""
+        """The state: "new" until it serves, "serving", "stopping" or "stopped"."""
         if self._stopped.is_set():
             return "stopped"
         if self._stopping is not None:
@@ -263,9 +263,10 @@ class Server:
         return "serving" if self._serving else "new"
 
     def overview(self) -> dict[str, Any]:
-        """What `busway info` shows, but for the connections: `transports` counts those that came, `ended` those that went and why.
+        """The figures of `busway info` without the list of connections.
 
-        `damaged` has the streams that could not be opened.
+        `transports` counts opened connections, `ended` closed ones by reason, and `damaged` has the streams that could not be
+        opened.
         """
         hub = self._running()
         return services.overview(hub) | {
@@ -275,12 +276,12 @@ class Server:
         }
 
     async def figures(self) -> dict[str, Any]:
-        """The overview, and as `nodes` what `busway cluster` shows: round trips are measured. None without a cluster."""
+        """The overview, and as `nodes` the figures of `busway cluster` with measured round trips (None without a cluster)."""
         members = self._running().peers.members
         return {"nodes": await members.figures() if members.clustered else None} | self.overview()
 
     async def serve_forever(self) -> None:
-        """Return when the server has been stopped; stop it when this is cancelled."""
+        """Wait until the server has been stopped. A cancelled call stops it."""
         self._running()
         try:
             await self._stopped.wait()
@@ -288,9 +289,9 @@ class Server:
             await self.stop()
 
     async def stop(self, drain: Duration | None = None) -> None:
-        """Take no more clients, tell those that are there, let what waits for them flow out within `drain` seconds, close.
+        """Accept no more clients, deliver queued messages within `drain` seconds, and close all connections.
 
-        Called again while it drains, it hurries: the shorter time counts.
+        A second call while it drains can only shorten the time.
         """
         seconds = check_timeout("drain", self.settings.drain if drain is None else drain, forever=False)
         if self._hub is None or self._stopped.is_set():
@@ -301,7 +302,7 @@ class Server:
         await asyncio.shield(self._stopping)
 
     def _kill(self) -> None:
-        """Let go of everything as a process does that is killed: nothing is said, nothing is written. For simulations."""
+        """End like a killed process: no frames are sent, and nothing is written. For simulations."""
         self._close_listeners()
         if self._hub is not None:
             self._hub.clock.stop()
@@ -309,7 +310,7 @@ class Server:
             self._hub.server_list.stop()
             self._hub.channels.kill()
             self._hub.peers.members.kill()
-            for conn in self._hub.sessions:  # the engine holds what it writes to
+            for conn in self._hub.sessions:  # the engine has references to the transports
                 self._hub.engine.disconnect(conn)
         if self._pins is not None:
             self._pins.close()
@@ -325,12 +326,12 @@ class Server:
             hub.engine.away()
             hub.channels.stop_delivering()
             hub.flush()
-            await self._flow_out(hub)
-            # Clients first: what they have sent still has to cross the links.
+            await self._drain(hub)
+            # Clients first: their last messages still have to cross the links.
             _part(hub, links=False)
             await self._wait_for_clients(hub)
             if any(session.node for session in hub.everyone):
-                await self._flow_out(hub, links=True)
+                await self._drain(hub, links=True)
             hub.peers.members.clients_gone()
             hub.flush()
             _part(hub, links=True)
@@ -342,13 +343,13 @@ class Server:
             hub.admin.stop()
             for session in list(hub.everyone):
                 session.abort()
-            await self._wait_until_empty(hub, 1.0)  # connection_lost of those that were aborted
+            await self._wait_until_empty(hub, 1.0)  # for connection_lost() of aborted sessions
             await hub.peers.members.end()
             await self._close_data()
             self._stopped.set()
 
     async def _close_doors(self, hub: Hub) -> None:
-        """One after the other, the last one first; what goes wrong with one harms nothing else."""
+        """Close the doors in reverse order. An error of one is logged."""
         while self._open:
             door = self._open.pop()
             try:
@@ -357,7 +358,7 @@ class Server:
                 log.exception("unexpected error while the door %s was closed", door.kind)
 
     async def _open_data(self) -> list[Pin]:
-        """Claim the data folder; the pins in it."""
+        """Open the data folder. Returns the pins in it."""
         if self._data is None:
             return []
         self._data.open()
@@ -377,10 +378,10 @@ class Server:
         if self._data is not None:
             self._data.close()
 
-    async def _flow_out(self, hub: Hub, *, links: bool = False) -> None:
-        """Wait until nothing arrives any more, nothing is in flight or about to be stored, and nothing waits to be written.
+    async def _drain(self, hub: Hub, *, links: bool = False) -> None:
+        """Wait until no more bytes arrive, no requests are in flight, and all messages are stored and written.
 
-        Other nodes go on sending as long as clients are here, so what they send counts only if it is about the `links`.
+        Other nodes send as long as clients are connected, so their bytes count only with `links`.
         """
         before = -1
         patience = hub.loop.time() + _STORING
@@ -388,15 +389,15 @@ class Server:
             stats = hub.engine.stats()
             arrived = stats["received_bytes"] - (0 if links else _from_links(hub))
             quiet, before = arrived == before, arrived
-            still = stats["pending"] or stats["aside_bytes"] or hub.services.asking.pending
-            if not still and hub.loop.time() < patience:
-                still = hub.streams.storing or hub.channels.acks.pending
-            if quiet and not still and _written(hub):
+            busy = stats["pending"] or stats["aside_bytes"] or hub.services.asking.pending
+            if not busy and hub.loop.time() < patience:
+                busy = hub.streams.storing or hub.channels.acks.pending
+            if quiet and not busy and _written(hub):
                 return
             if hub.loop.time() >= self._deadline:
-                log.warning("not everything flowed out in time")
+                log.warning("the server stops with undelivered messages, because the drain time is over")
                 return
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK)
 
     async def _wait_for_clients(self, hub: Hub) -> None:
         """Wait until only links are left, or the time is over."""
@@ -404,14 +405,14 @@ class Server:
         while hub.loop.time() < patience:
             if all(session.node for session in hub.everyone):
                 return
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK)
 
     async def _wait_until_empty(self, hub: Hub, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await hub.empty.wait()
         except TimeoutError:
-            log.debug("%d connections are still there", len(hub.everyone))
+            log.debug("%d connections have not ended in time", len(hub.everyone))
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
@@ -432,7 +433,7 @@ class Server:
 
 
 def _part(hub: Hub, *, links: bool) -> None:
-    """Say CLOSE to the clients, or to all."""
+    """Send CLOSE to the clients, and with `links` also to other nodes."""
     for session in list(hub.everyone):
         if links or not session.node:
             session.close(Code.GOING_AWAY, "the broker stops")
@@ -440,12 +441,12 @@ def _part(hub: Hub, *, links: bool) -> None:
 
 
 def _from_links(hub: Hub) -> int:
-    """Bytes that came from other nodes."""
-    return sum(hub.engine.connection(conn)["received_bytes"] for conn, one in hub.sessions.items() if one.node)
+    """The number of bytes received from other nodes."""
+    return sum(hub.engine.connection(conn)["received_bytes"] for conn, session in hub.sessions.items() if session.node)
 
 
 def _written(hub: Hub) -> bool:
-    """Whether nothing waits in an outbox or a transport, and nobody is held up with more."""
+    """Whether all outboxes and transports are empty, and no session is paused."""
     return all(
         hub.engine.pending(conn) == 0 and session.transport.get_write_buffer_size() == 0 and not session.paused
         for conn, session in hub.sessions.items()

@@ -1,4 +1,7 @@
-"""The servers that clients are told of, at their WELCOME and whenever others are there: see "Servers" in docs/protocol.md."""
+"""The list of servers that clients get in the WELCOME and whenever it changes (docs/protocol.md, "Servers").
+
+The cluster reports changes of the nodes to it, and admission asks it for a WELCOME.
+"""
 
 import asyncio
 from typing import TYPE_CHECKING, Final
@@ -10,32 +13,33 @@ if TYPE_CHECKING:
     from busway.broker.peers import Members
 
 MOST: Final = 64
-"""Servers that a client is told of: it needs some that are there, not all."""
+"""The most servers in the list. A client needs some that are up, not all."""
 _CALM: Final = 0.05
-"""Seconds in which changes are gathered, since each is told to every client."""
+"""Seconds in which changes are collected, because every client gets each new list."""
 
 
 class ServerList:
-    """Tells the clients of one hub."""
+    """The server list of one hub."""
 
     def __init__(self, hub: "Hub", members: "Members") -> None:
         self._hub = hub
         self._members = members
         self._timer: asyncio.TimerHandle | None = None
-        self._told: list[list[str]] = []
+        self._sent: list[list[str]] = []
+        """The list that was sent last to all clients."""
         self._mixed = False
-        """Some client was told something else at its WELCOME."""
+        """Whether some client got another list in its WELCOME."""
         self._leaving = False
         self._apart = False
 
     def welcome(self) -> list[list[str]]:
-        """For a client that comes now."""
+        """The list for the WELCOME of a new client."""
         now = self.listing()
-        self._mixed |= now != self._told
+        self._mixed |= now != self._sent
         return now
 
     def listing(self) -> list[list[str]]:
-        """Name and addresses of each server, this one first; none, if there is no other."""
+        """The name and the addresses of each server, this one first. Empty if there is no other server."""
         hub = self._hub
         nodes = self._members.servers() or [[hub.name, *hub.addresses]]
         others = [*nodes[1:], *(["", address] for address in hub.settings.servers)]
@@ -43,17 +47,17 @@ class ServerList:
         return [*own, *others][:MOST] if others else []
 
     def changed(self) -> None:
-        """Others are there, or some are gone."""
+        """The nodes of the cluster have changed: send the list soon."""
         if self._timer is None and not self._leaving:
-            self._timer = self._hub.loop.call_later(_CALM, self._tell)
+            self._timer = self._hub.loop.call_later(_CALM, self._send)
 
     def apart(self) -> None:
-        """A link is back that was lost without a word: what was published meanwhile at the node behind it has not come."""
+        """A lost link is back: report to clients that messages published at the other node meanwhile are missing."""
         self._apart = True
         self.changed()
 
     def leave(self) -> None:
-        """This server stops: its clients hear of the others, for the last time."""
+        """This server stops: send the other servers to the clients for the last time."""
         self._leaving = True
         self.stop()
         if others := self.listing():
@@ -64,10 +68,10 @@ class ServerList:
             self._timer.cancel()
             self._timer = None
 
-    def _tell(self) -> None:
+    def _send(self) -> None:
         self._timer = None
-        if (now := self.listing()) != self._told or self._mixed or self._apart:
+        if (now := self.listing()) != self._sent or self._mixed or self._apart:
             apart, self._apart = self._apart, False
-            self._told, self._mixed = now, False
+            self._sent, self._mixed = now, False
             self._hub.engine.tell_servers(msgspec.msgpack.encode(now), apart)
             self._hub.flush()

@@ -1,7 +1,7 @@
-"""One client's connection, seen from the broker: bytes to the engine, and the life of the transport.
+"""The session of one connection: passes its bytes to the engine, and manages its transport.
 
-There is one of these per connection and it is all Python keeps of it (subscriptions live in the engine), so it has
-slots, no dictionary, and no buffer of its own.
+asyncio and the hub call it. It is the only Python object of a connection (subscriptions are in the engine), so it has slots
+instead of a dictionary, and no buffer of its own.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.broker")
 
 GRACE: Final = 2.0
-"""Seconds a closing connection has to take what is left for it."""
+"""Seconds that a closing connection has to read the rest of its outbox."""
 _CODES: Final = frozenset(Code)
 
 
 class Session(asyncio.BufferedProtocol):
-    """Driver between one transport and the engine."""
+    """The driver between one transport and the engine."""
 
     __slots__ = (
         "_buffer",
@@ -51,7 +51,7 @@ class Session(asyncio.BufferedProtocol):
 
     transport: asyncio.Transport
     _awaited = "HELLO"
-    """What begins the conversation."""
+    """The frame that the other end has to send first."""
 
     def __init__(self, hub: "Hub", scheme: str) -> None:
         self._hub = hub
@@ -63,18 +63,18 @@ class Session(asyncio.BufferedProtocol):
         self.session = 0
         self.name = ""
         self.node = False
-        """Another broker is at the other end."""
+        """Whether the other end is another broker."""
         self.accepted = False
         self.closing = False
         self.checked = True
-        """Whether it is looked at what comes before the engine does: at the beginning, and once it is closing."""
+        """Whether received bytes are checked before the engine gets them: at the beginning, and when the session is closing."""
         self.paused = False
         self.served: dict[int, str] = {}
-        """Topics of the services that it was allowed, by the numbers it has given them."""
+        """The topics of the client's services, by the numbers that the client has given them."""
         self.why = "lost"
-        """How it ended, for the counters: "client" if that said so, the name of the code it was told, or else it was lost."""
+        """Why the connection ended, as a metric label: "client" (it sent CLOSE), the code that the broker sent, or "lost"."""
         self.fault = ""
-        """The same in words, as far as this side knows any."""
+        """Why the connection ended, as text; empty if this side knows no reason."""
 
     # The transport calls these.
 
@@ -83,7 +83,7 @@ class Session(asyncio.BufferedProtocol):
         tune(self.transport)
         hub = self._hub
         self.conn = self._enter(self.transport.write)
-        self._timer = hub.loop.call_later(hub.settings.handshake, self._silent)
+        self._timer = hub.loop.call_later(hub.settings.handshake, self._handshake_timeout)
         hub.joined(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, named by asyncio
@@ -104,7 +104,7 @@ class Session(asyncio.BufferedProtocol):
             hub.handle(events)
 
     def _is_answered(self, nbytes: int) -> bool:
-        """Whether the engine needs not know: HTTP at a native address, or what a connection says after its CLOSE."""
+        """Handle bytes that the engine must not get: HTTP at a native address, and frames after a CLOSE. True: handled."""
         if self.closing:
             return True
         self.checked = False
@@ -118,12 +118,12 @@ class Session(asyncio.BufferedProtocol):
         self.transport.write(http_answer(self._hub.http))
         if self._timer is not None:
             self._timer.cancel()
-        # Closed at once, it could be reset before the client has read the answer, if it still sends.
+        # If it were closed at once while the client still sends, the answer could be lost by a reset.
         self._timer = self._hub.loop.call_later(GRACE, self.transport.close)
         return True
 
     def pause_writing(self) -> None:
-        # Called from inside a write of the engine's flush(), so whatever follows from it has to wait for the next turn.
+        # Called from inside a write of the engine's flush(), so its events have to wait for the next turn of the loop.
         if self.conn >= 0 and (events := self._hub.engine.writing(self.conn, False)):
             self._hub.loop.call_soon(self._hub.handle, events)
 
@@ -148,13 +148,13 @@ class Session(asyncio.BufferedProtocol):
         self._hub.left(self)
 
     def _enter(self, write: Callable[[memoryview], object]) -> int:
-        """The engine's number of this connection; others begin otherwise."""
+        """Enter the connection into the engine. Returns its number. Links to other nodes override this."""
         return self._hub.engine.connect(write)
 
     # The hub calls these.
 
     def admitted(self, client: int, session: int, name: str, *, proof: bool = False) -> None:
-        """The handshake is over, but for the proof if another broker has to give one; the time of the handshake is for that, too."""
+        """The handshake is done. With `proof`, another broker still has to prove its key within the time of the handshake."""
         self.client = client
         self.session = session
         self.name = name
@@ -163,13 +163,13 @@ class Session(asyncio.BufferedProtocol):
             self.proved()
 
     def proved(self) -> None:
-        """Nothing of the handshake is left to wait for."""
+        """End the time limit of the handshake."""
         if self._timer is not None and not self.closing:
             self._timer.cancel()
             self._timer = None
 
     def close(self, code: int, text: str) -> None:
-        """Say CLOSE, then end once it is written."""
+        """Send CLOSE, and end the connection once it is written."""
         if self.closing or self.conn < 0:
             return
         self._hub.engine.close(self.conn, code, text)
@@ -177,11 +177,11 @@ class Session(asyncio.BufferedProtocol):
         self.end()
 
     def not_understood(self, text: str) -> str:
-        """What is wrong with what the other side says, for people."""
+        """The text for a frame of the other end that the engine does not understand. Links override this."""
         return text
 
     def end(self) -> None:
-        """CLOSE is queued or the client has said it: end once the outbox is empty, or when the time of grace is over."""
+        """End the connection once its outbox is empty, or after the grace period. A CLOSE was queued or received."""
         if self.closing or self.conn < 0:
             return
         self.closing = self.checked = True
@@ -191,12 +191,12 @@ class Session(asyncio.BufferedProtocol):
         self._hub.ending(self)
 
     def flushed(self) -> None:
-        """The engine has flushed: a closing connection may be done."""
+        """The engine has flushed: close the transport if this session is closing and its outbox is empty."""
         if self.conn >= 0:
             self._finish()
 
     def pause(self) -> None:
-        """Read no more: this client publishes faster than somebody else reads."""
+        """Stop reading, because this client publishes faster than a consumer reads."""
         if not self.paused:
             self.paused = True
             if not self.transport.is_closing():
@@ -209,13 +209,13 @@ class Session(asyncio.BufferedProtocol):
                 self.transport.resume_reading()
 
     def abort(self) -> None:
-        """End now, without a word."""
+        """End the connection at once, without a CLOSE."""
         self.closing = self.checked = True
         self._leave()
         self.transport.abort()
 
     def peer(self) -> str:
-        """The other end's address, as far as the transport knows one."""
+        """The address of the other end; empty if the transport has none."""
         name: Any = self.transport.get_extra_info("peername")
         if isinstance(name, tuple):
             return f"{name[0]}:{name[1]}"
@@ -225,7 +225,7 @@ class Session(asyncio.BufferedProtocol):
         """The name in the other end's certificate."""
         return peer_name(self.transport)
 
-    def _silent(self) -> None:
+    def _handshake_timeout(self) -> None:
         self._timer = None
         awaited = "proof of the cluster's key" if self.accepted else self._awaited
         self.close(Code.HANDSHAKE, f"no {awaited} within {self._hub.settings.handshake:g} s")
@@ -237,12 +237,12 @@ class Session(asyncio.BufferedProtocol):
             self.transport.close()
 
     def _leave(self) -> None:
-        """Take the connection out of the engine, which may use its number again."""
+        """Remove the connection from the engine, which may reuse its number."""
         conn, self.conn = self.conn, -1
         if conn >= 0:
             self._hub.forget(conn)
 
 
 def reason(code: int) -> str:
-    """The name of a code, of which there are few, whatever number another program comes up with."""
+    """The name of a code, or "other" for an unknown number, so that the number of metric labels is limited."""
     return Code(code).name.lower() if code in _CODES else "other"

@@ -1,6 +1,6 @@
-"""A broker as the others of its cluster know it.
+"""A broker as the other nodes of its cluster know it: its description, and the sightings that nodes exchange.
 
-Values only. What comes from another node is checked here, before anybody believes it.
+The packages of the cluster use these values. Values of another node are checked here.
 """
 
 from collections.abc import Iterable
@@ -13,10 +13,10 @@ from busway.transport.address import parse
 
 MOST_ADDRESSES: Final = 8
 MOST_NODES: Final = 1000
-"""That one node may tell of; a mesh where each is linked to each is not made for more."""
+"""Nodes of a cluster at most, since every node is linked to every other one."""
 
-_WORDS: Final = 400
-"""Characters of what another side says of its reasons that are told on."""
+_MAX_TEXT: Final = 400
+"""Characters of another side's text that are logged or forwarded at most."""
 
 _Guid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 _Name = Annotated[str, msgspec.Meta(max_length=255)]
@@ -24,32 +24,32 @@ _Address = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
 def check_plain(what: str, text: str) -> None:
-    """Names and addresses are printed and logged, so nothing may be in them that ends a line or moves a cursor. Raises ValueError."""
+    """Refuse a name or an address with control characters, since it is printed and logged. Raises ValueError."""
     if not text.isprintable():
         raise ValueError(f"the {what} has characters that can't be printed: {text!r}")
 
 
 def plain(words: str) -> str:
-    """What another side says, which may be anybody, on one line and no longer than a sentence or two."""
-    words = words if len(words) <= _WORDS else f"{words[:_WORDS]} …"
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in words)
+    """The text of an unverified side, on one line and shortened."""
+    words = words if len(words) <= _MAX_TEXT else f"{words[:_MAX_TEXT]} …"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in words)
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One broker, from its start to its end."""
+    """One run of a broker, from its start to its end."""
 
     guid: _Guid
-    """Of its data folder: the same over restarts."""
+    """The identity of its data folder, which survives restarts."""
     incarnation: Annotated[int, msgspec.Meta(ge=1)]
-    """By chance, and another one for each start: two with one guid at a time are a copied folder."""
+    """A random number per start. Two incarnations of one guid at a time mean a copied data folder."""
     cluster: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
     name: _Name = ""
     addresses: Annotated[tuple[_Address, ...], msgspec.Meta(max_length=MOST_ADDRESSES)] = ()
-    """Where the others reach it."""
+    """The addresses at which other nodes reach it."""
     since: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """When it was started by its own clock: nanoseconds since 1970."""
+    """When it was started, by its own clock: nanoseconds since 1970."""
     frame: Annotated[int, msgspec.Meta(ge=KiB, lt=2**32)] = 8 * MiB
-    """The longest frame that it takes from its clients: what is longer is not sent to it."""
+    """The longest frame that it accepts from its clients. Longer ones are not sent to it."""
 
     def __post_init__(self) -> None:
         check_plain("name of a node", self.name)
@@ -62,26 +62,26 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def age(self) -> tuple[int, int]:
-        """Of two nodes with one guid the lower was there first; the clocks of two hosts may differ, but all judge alike."""
+        """The order of nodes with one guid: the lower was started first. All nodes agree even if clocks differ."""
         return self.since, self.incarnation
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """What one node tells of another."""
+    """One node's report about another node."""
 
     node: Node
     linked: bool
-    """Whether it has a link to it now."""
+    """Whether the reporting node is linked to it now."""
     sure: bool = False
-    """Whether it has just answered."""
+    """Whether it has just answered a probe."""
     ago: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] = 0
-    """Seconds since it was there, as far as the teller knows."""
+    """Seconds since it was seen, as far as the reporting node knows."""
     stopped: bool = False
-    """Whether it has said that it stops."""
+    """Whether it has announced its stop."""
 
 
-class Stranger(ValueError):  # noqa: N818 - it is a node that is strange
-    """What a node says about itself or others can't be."""
+class Stranger(ValueError):  # noqa: N818 - names the node
+    """Another node sent an invalid value. The link to it is closed."""
 
 
 _sightings: Final = msgspec.msgpack.Decoder(Annotated[list[Sighting], msgspec.Meta(max_length=MOST_NODES)])
@@ -89,28 +89,29 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 def read_node(given: Any) -> Node:
-    """A node from the map that HELLO or WELCOME has of it. Raises Stranger."""
+    """The node in a HELLO or WELCOME. Raises Stranger."""
     try:
         node = msgspec.convert(given, Node)
     except msgspec.ValidationError as error:
-        raise Stranger(f"not a node: {error}") from error
+        raise Stranger(f"invalid node: {error}") from error
     _check_addresses(node)
     return node
 
 
 def read_sightings(packed: bytes) -> list[Sighting]:
-    """What another node tells of those it knows. Raises Stranger."""
+    """Decode and check sightings of another node. Raises Stranger."""
     try:
-        told: list[Sighting] = _sightings.decode(packed)
+        sightings: list[Sighting] = _sightings.decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Stranger(f"not a list of nodes: {error}") from error
-    for one in told:
-        _check_addresses(one.node)
-    return told
+        raise Stranger(f"invalid list of nodes: {error}") from error
+    for sighting in sightings:
+        _check_addresses(sighting.node)
+    return sightings
 
 
-def pack_sightings(told: Iterable[Sighting]) -> bytes:
-    return _encoder.encode(list(told)[:MOST_NODES])
+def pack_sightings(sightings: Iterable[Sighting]) -> bytes:
+    """Encode sightings for another node."""
+    return _encoder.encode(list(sightings)[:MOST_NODES])
 
 
 def _check_addresses(node: Node) -> None:

@@ -1,11 +1,16 @@
-"""What nodes say to each other besides messages: the types of NODE frames, and what everyone does who says or hears some of them."""
+"""The types of NODE frames between nodes, and the base class of their handlers.
+
+The parts of the mesh subclass the handler; `links` calls it.
+"""
 
 from typing import ClassVar, Final
 
 from busway.cluster.node import Node
 
+SILENCE: Final = 5
+"""Seconds without a frame after which a link counts as lost."""
 SELF: Final = -1
-"""In the place of a link: this node itself, which may have copies of what others store."""
+"""Stands for a link to this node itself, which may have replicas of other nodes' streams."""
 
 PROOF: Final = 1
 MEMBERS: Final = 2
@@ -27,39 +32,39 @@ MORE: Final = 53
 ENDED: Final = 54
 MISSING: Final = 55
 TURN: Final = 41
-"""Who hands out of whose channels, who could, and who is wanted to."""
+"""Leases: which node delivers from whose channels, which nodes could, and requests to do so."""
 SURVEY: Final = 60
 SURVEYED: Final = 61
 TERMS: Final = 10
-"""How long each provider may take, of the ask or call with this number: seconds."""
+"""The time limit per provider of the ask or call with this number, in seconds."""
 MOVED: Final = 11
-"""The request with this number has gone on to the next provider."""
+"""The request with this number was moved to the next provider."""
 
 
 class NodeProtocolHandler:
-    """One matter of a mesh. Its frames come while a link is open; nothing of what it does not override happens."""
+    """One part of a mesh. It gets the frames of its types while a link is open; methods do nothing by default."""
 
     kinds: ClassVar[frozenset[int]] = frozenset()
-    """The types of NODE frames that are its own."""
+    """The types of its NODE frames."""
 
     def opened(self, conn: int, node: Node) -> None:
-        """There is a link to this node."""
+        """A link to this node is open."""
 
     def closed(self, conn: int, now: float) -> None:
-        """That link has ended."""
+        """A link has ended."""
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
-        """A frame of one of its types. Raises Stranger for what can't be meant: that ends the link."""
+        """A frame of one of its types has arrived. Raises Stranger for an invalid frame, which closes the link."""
 
     def pong(self, conn: int, token: int) -> None:
-        """The answer to a PING on a link."""
+        """The answer to a PING has arrived on a link."""
 
     def room(self, conn: int) -> None:
-        """Little waits for a connection; of clients, too."""
+        """The outbox of a connection has room. This covers clients too."""
 
     def expire(self, now: float) -> None:
-        """Time has passed."""
+        """Time has passed; `now` is that of the loop."""
 
     def deadline(self) -> float | None:
-        """When expire() has something to do."""
+        """The time of the next call of expire(); None: not needed."""
         return None

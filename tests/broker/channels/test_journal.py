@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 from busway import DataFailed, StoreFailed
 from busway.broker.channels import journal as journal_module
-from busway.broker.channels.journal import FILE, Journal, decode, encode
+from busway.broker.channels.journal import Journal, decode, encode
 from busway.broker.channels.state.progress import (
     ChannelConfig,
     Configured,
@@ -32,6 +32,7 @@ from busway.broker.channels.state.progress import (
     rebuild,
 )
 from busway.broker.storage import record_format
+from busway.broker.storage.data_folder import CHANNELS
 from busway.broker.storage.record_format import MAGIC, Damage, Found
 from busway.common import environment
 from tests.support.journals import CONFIG, shown, story
@@ -200,13 +201,13 @@ class TestFile:
         monkeypatch.setattr(journal_module.os, "fdatasync", lambda fd: (real(fd), sizes.append(os.fstat(fd).st_size)))
         journal = Journal(tmp_path, safety)
         await journal.start()
-        begin = (tmp_path / FILE).read_bytes()
+        begin = (tmp_path / CHANNELS).read_bytes()
         told = journal.write([Sought("c", 1, 1)])
         assert told.done() is (safety != "synced"), "written is written at once"
         await told
         assert sizes == [len(begin + encode(Sought("c", 1, 1)))] * synced
         await journal.stop()
-        assert (tmp_path / FILE).read_bytes() == begin + encode(Sought("c", 1, 1))
+        assert (tmp_path / CHANNELS).read_bytes() == begin + encode(Sought("c", 1, 1))
 
     async def test_a_slow_disk_is_left_to_the_thread(self, tmp_path: Path, monkeypatch) -> None:
         journal = Journal(tmp_path, "written")
@@ -292,12 +293,12 @@ class TestFile:
         for n in range(600):
             await journal.write([Done("c0", 1, n, many)])
         assert journal.rewritten >= 1
-        assert (tmp_path / FILE).stat().st_size < 1.2 * 2**20
+        assert (tmp_path / CHANNELS).stat().st_size < 1.2 * 2**20
         await journal.write([Done("c0", 1, 700)])
         await journal.stop()
         expected = rebuild([*story(), *(Done("c0", 1, n, many) for n in range(600)), Done("c0", 1, 700)])
         assert await content(tmp_path) == shown(expected)
-        assert [one.name for one in tmp_path.iterdir()] == [FILE]
+        assert [one.name for one in tmp_path.iterdir()] == [CHANNELS]
 
     async def test_a_new_file_is_on_disk_before_it_takes_the_place_of_the_old_one(
         self, tmp_path: Path, monkeypatch
@@ -318,7 +319,7 @@ class TestFile:
         journal._stale = True
         await journal.write([])
         await journal.stop()
-        assert steps == [f"synced {FILE}.new", "renamed", f"synced {tmp_path.name}"]
+        assert steps == [f"synced {CHANNELS}.new", "renamed", f"synced {tmp_path.name}"]
 
     async def test_what_is_no_history_is_not_written_again_and_again(self, tmp_path: Path) -> None:
         """A large state of which nothing can be dropped."""
@@ -327,13 +328,13 @@ class TestFile:
         for n in range(40):
             start = n * 20_000
             await journal.write([Done("c", 1, 0, tuple((start + 2 * m + 1, 1) for m in range(5000)))])
-        assert (tmp_path / FILE).stat().st_size > 2**20
+        assert (tmp_path / CHANNELS).stat().st_size > 2**20
         assert journal.rewritten == 0
         await journal.stop()
 
     async def test_one_left_over_from_a_crash_while_writing_anew(self, tmp_path: Path) -> None:
-        (tmp_path / FILE).write_bytes(b"".join(map(encode, story())))
-        (tmp_path / (FILE + ".new")).write_bytes(encode(Deleted("c0"))[:-1])
+        (tmp_path / CHANNELS).write_bytes(b"".join(map(encode, story())))
+        (tmp_path / (CHANNELS + ".new")).write_bytes(encode(Deleted("c0"))[:-1])
         assert await content(tmp_path) == shown(rebuild(story()))
 
     async def test_the_states_are_those_of_the_reader(self, tmp_path: Path) -> None:
@@ -358,7 +359,7 @@ class TestDamage:
         damaged = bytearray(b"".join(parts))
         place = sum(map(len, parts[:3]))
         damaged[place + 15] ^= 0x40
-        (tmp_path / FILE).write_bytes(damaged)
+        (tmp_path / CHANNELS).write_bytes(damaged)
         journal = Journal(tmp_path)
         with caplog.at_level(logging.WARNING):
             states = await journal.start()
@@ -366,7 +367,7 @@ class TestDamage:
         assert shown(states) == expected
         assert f"wrong checksum at byte {place}, {len(parts[3])} bytes skipped" in caplog.text
         assert (journal.figures()["damaged"], journal.figures()["damaged_bytes"]) == (1, len(parts[3]))
-        assert (tmp_path / (FILE + ".damaged")).read_bytes() == damaged, "what was there can still be looked at"
+        assert (tmp_path / (CHANNELS + ".damaged")).read_bytes() == damaged, "what was there can still be looked at"
         await journal.stop()
         caplog.clear()
         assert await content(tmp_path) == expected
@@ -376,18 +377,18 @@ class TestDamage:
         good = b"".join(map(encode, story()))
         torn = encode(Done("c0", 1, 90, ((95, 1),)))
         for cut in range(1, len(torn)):
-            (tmp_path / FILE).write_bytes(good + torn[:cut])
+            (tmp_path / CHANNELS).write_bytes(good + torn[:cut])
             journal = Journal(tmp_path)
             assert shown(await journal.start()) == shown(rebuild(story()))
             assert "not written to its end" in caplog.text
             caplog.clear()
-            begin = (tmp_path / FILE).read_bytes()
+            begin = (tmp_path / CHANNELS).read_bytes()
             assert begin.startswith(good)
             assert [type(one.entry) for one in scan(begin[len(good) :])] == [Stamp]
             await journal.write([Done("c0", 1, 80)])
             await journal.stop()
-            assert (tmp_path / FILE).read_bytes() == begin + encode(Done("c0", 1, 80))
-        assert [one.name for one in tmp_path.iterdir()] == [FILE]
+            assert (tmp_path / CHANNELS).read_bytes() == begin + encode(Done("c0", 1, 80))
+        assert [one.name for one in tmp_path.iterdir()] == [CHANNELS]
 
     async def test_random_damage_of_any_kind_starts(self, tmp_path: Path) -> None:
         chance = random.Random(7)
@@ -396,7 +397,7 @@ class TestDamage:
             damaged = bytearray(whole)
             for _ in range(chance.randrange(1, 6)):
                 damaged[chance.randrange(len(damaged))] = chance.randrange(256)
-            (tmp_path / FILE).write_bytes(damaged[: chance.randrange(len(damaged))])
+            (tmp_path / CHANNELS).write_bytes(damaged[: chance.randrange(len(damaged))])
             journal = Journal(tmp_path)
             before = shown(await journal.start())
             await journal.write([Created("new", 9, 9, CONFIG)])
@@ -411,7 +412,7 @@ class TestDisk:
         journal = Journal(tmp_path)
         await journal.start()
         await journal.write([Created("c", 1, 0, CONFIG)])
-        before = (tmp_path / FILE).read_bytes()
+        before = (tmp_path / CHANNELS).read_bytes()
         real, room = os.pwrite, len(before) + 7
 
         def full(fd: int, content, at: int) -> int:
@@ -426,7 +427,7 @@ class TestDisk:
         with pytest.raises(StoreFailed):
             await journal.write([])
         assert journal.figures()["failed"] == 4
-        assert (tmp_path / FILE).read_bytes() == before
+        assert (tmp_path / CHANNELS).read_bytes() == before
         monkeypatch.undo()
         await journal.write([])  # tells whether all before is safe
         assert (await content(tmp_path))["c"][3] == [(2, 3, 1), (4, 5, 1), (6, 7, 1)]
@@ -482,7 +483,7 @@ class TestDisk:
 
     async def test_a_folder_that_cannot_be_written(self, tmp_path: Path, monkeypatch, caplog) -> None:
         whole = b"".join(map(encode, story()))
-        (tmp_path / FILE).write_bytes(whole + encode(Deleted("c0"))[:-1])
+        (tmp_path / CHANNELS).write_bytes(whole + encode(Deleted("c0"))[:-1])
         real = os.open
 
         def read_only(path, flags: int, mode: int = 0o777) -> int:
@@ -515,11 +516,11 @@ class TestDisk:
         await journal.stop()
         monkeypatch.undo()
         assert journal.rewritten == 0
-        assert [one.name for one in tmp_path.iterdir()] == [FILE]
+        assert [one.name for one in tmp_path.iterdir()] == [CHANNELS]
         assert (await content(tmp_path))["c"][2] == 599
 
     async def test_a_file_that_cannot_be_read_is_told_at_the_start(self, tmp_path: Path) -> None:
-        (tmp_path / FILE).mkdir()
+        (tmp_path / CHANNELS).mkdir()
         journal = Journal(tmp_path)
         with pytest.raises(DataFailed, match=r"channels\.log can't be read"):
             await journal.start()
@@ -580,4 +581,4 @@ def test_killed_at_any_moment_it_has_everything_that_was_told(tmp_path: Path) ->
         assert {3 * n for n in told} <= done, "told, and not there"
         assert len(done) <= len(told) + 4 * 10, "only what was under way may be there besides"
         assert found["d"][2] == max(done) // 3
-    assert not (folder / (FILE + ".damaged")).exists(), "a crash is no damage"
+    assert not (folder / (CHANNELS + ".damaged")).exists(), "a crash is no damage"

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from busway.broker.channels.journal import FILE, Journal, decode
+from busway.broker.channels.journal import Journal, decode
 from busway.broker.channels.state.progress import ChannelConfig, Created, Deleted, Done, Entry, Stamp, States, rebuild
+from busway.broker.storage.data_folder import CHANNELS
 from busway.broker.storage.record_format import scan
 
 
@@ -59,7 +60,7 @@ async def test_an_intact_one_has_the_last_word(file: File) -> None:
 async def test_one_that_is_gone_is_lost_until_it_is_mended(file: File) -> None:
     known = await file.write(Created("c", 1, 0, ChannelConfig()))
     await file.journal.stop()
-    (file.folder / FILE).unlink()
+    (file.folder / CHANNELS).unlink()
     await file.open()
     assert file.lacks(known) == "lost"
     await file.write(Created("d", 1, 0, ChannelConfig()))
@@ -83,10 +84,10 @@ async def test_that_of_a_new_stream_is_none_that_is_lost(tmp_path: Path) -> None
 
 async def test_one_that_lost_its_end_is_behind(file: File) -> None:
     heard = await file.write(Created("c", 1, 0, ChannelConfig()))
-    size = (file.folder / FILE).stat().st_size
+    size = (file.folder / CHANNELS).stat().st_size
     more = await file.write(Done("c", 1, 1), Done("c", 1, 2))
     await file.journal.stop()
-    with (file.folder / FILE).open("r+b") as out:
+    with (file.folder / CHANNELS).open("r+b") as out:
         out.truncate(size)
     await file.open()
     for _ in range(2):
@@ -106,9 +107,9 @@ async def test_one_that_is_damaged_is_behind(file: File, *, rewritten: bool) -> 
     if rewritten:
         file.journal._rewrite(file.journal._snapshot())
     await file.journal.stop()
-    content = bytearray((file.folder / FILE).read_bytes())
+    content = bytearray((file.folder / CHANNELS).read_bytes())
     content[-60] ^= 1
-    (file.folder / FILE).write_bytes(content)
+    (file.folder / CHANNELS).write_bytes(content)
     await file.open()
     assert file.lacks(known)
 
@@ -116,7 +117,7 @@ async def test_one_that_is_damaged_is_behind(file: File, *, rewritten: bool) -> 
 async def test_one_that_was_written_anew_is_as_far_as_it_was(file: File) -> None:
     known = await file.write(Created("c", 1, 0, ChannelConfig()), *(Done("c", 1, at) for at in range(5)))
     file.journal._rewrite(file.journal._snapshot())
-    assert len(list(scan((file.folder / FILE).read_bytes(), decode))) == 2
+    assert len(list(scan((file.folder / CHANNELS).read_bytes(), decode))) == 2
     later = await file.write(Done("c", 1, 7))
     await file.again()
     assert (file.lacks(known), file.lacks(later)) == ("", "")

@@ -94,6 +94,23 @@ async def test_what_was_not_acknowledged_is_for_another_node_s_consumer(three):
     await drained(*servers)
 
 
+async def test_what_waits_for_a_stuck_program_is_for_another_node_s_consumer(three):
+    servers, clients = three
+    for number, client in enumerate(clients):
+        await some(client, f"jobs/{number}", 0, 4)
+    settings = {"lease": 0.4, "max_processing": 0.8, "window": 16}
+    async with clients[1].channel("jobs", "work", **settings) as stuck:
+        await (await stuck.recv(60)).ack()
+        async with clients[2].channel("jobs", "work", **settings) as healthy:
+            got = [await healthy.recv(60) for _ in range(11)]
+            assert {message.deliveries for message in got} == {1}
+            await healthy.ack(got)
+        await some(clients[0], "jobs/0", 4, 2)
+        for _ in range(2):
+            await (await stuck.recv(60)).ack()
+        await drained(*servers)
+
+
 async def test_a_message_given_back_comes_again_and_dies_where_it_is_stored(three):
     servers, clients = three
     await clients[0].create_channel("jobs", "work", max_deliveries=2)

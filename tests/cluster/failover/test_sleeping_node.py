@@ -55,7 +55,7 @@ async def test_clients_over_sockets_come_back_and_others_stay(cluster: Cluster, 
     with caplog.at_level(logging.WARNING, "busway.broker"):
         hub.clock.waited_for = 0.0
         place = await within(far.publish("t", b"x", durable=True))
-    assert "1 clients have to come back" in caplog.text
+    assert "1 clients have to reconnect" in caplog.text
     assert far._core.connection is not lost
     assert (place.broker, place.offset, hub.streams.by_name["default"].log.next) == (a.guid, 0, 1)
     assert near.state == "connected"

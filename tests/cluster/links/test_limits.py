@@ -18,7 +18,7 @@ async def pair(cluster, caplog):
     b = await cluster.start(a, settings=busway.Settings(frame=65_536, topic=100, fields=4096))
     await cluster.whole()
     assert "node-1" in caplog.text
-    assert "takes messages of 65536 bytes, this node of 8388608: longer ones are not sent to it" in caplog.text
+    assert "accepts messages up to 65536 bytes, this node up to 8388608: longer ones are not sent to it" in caplog.text
     links = {server: [conn for conn, one in server._hub.sessions.items() if one.node] for server in (a, b)}
     yield a, b, await cluster.client(a, name="near"), await cluster.client(b, name="far")
     for server, conns in links.items():

@@ -45,9 +45,9 @@ def test_why_nobody_was_reached():
         Missing("", ("tcp://b:1",), "tcp://b:1: no answer", refused=False),
     ]
     told = missed(members)
-    assert "not linked after 30 s: a has no address; it is tried" in told["tcp://a:1"]
+    assert "not linked after 30 s: a has no address; this node keeps dialling" in told["tcp://a:1"]
     assert told.keys() == {"tcp://a:1", "tcp://b:1"}
-    assert "not linked after 30 s: no answer; it is tried" in told["tcp://b:1"], "whose address is told beside it"
+    assert "not linked after 30 s: no answer; this node keeps dialling" in told["tcp://b:1"], "whose address is told beside it"
 
 
 @pytest.mark.parametrize("code", [Code.CLUSTER, Code.UNAUTHORIZED, Code.DUPLICATE_NODE])
@@ -109,7 +109,7 @@ async def test_servers_of_the_list_that_refuse(cluster):
     alone = await cluster.stack.enter_async_context(busway.serve("tcp://127.0.0.1:0"))
     wrong = await cluster.start(first, other, alone, place={"key": "wrong"})
     expected = {
-        first: "the key of the cluster is another one",
+        first: "the two nodes have different cluster keys",
         other: "this is the cluster 'other'",
         alone: "this broker is in no cluster",
     }
@@ -156,5 +156,5 @@ async def test_a_server_that_is_something_else(cluster):
         address = f"tcp://127.0.0.1:{web.sockets[0].getsockname()[1]}"
         node = busway.serve("tcp://127.0.0.1:0", cluster=busway.Cluster(name="test", servers=[address]))
         await cluster.stack.enter_async_context(node)
-        await until(lambda: "does not speak as a broker, is it the right port?" in why(node, address)[1])
+        await until(lambda: "no broker answers at this address, check the port" in why(node, address)[1])
         await node.stop()

@@ -66,7 +66,7 @@ async def test_a_server_that_wants_a_certificate(certificates, start):
     asks = busway.TLS(cert=certificates.server, key=certificates.server_key, ca=certificates.ca)
     first = await start(tls=asks)
     second = await start(first, tls=shows, links=busway.TLS(ca=certificates.ca))
-    reason = "it has closed the connection without a word: no broker, or one that wants a certificate that this node does not show?"
+    reason = "the other side closed the connection at once: it is no broker, or it requires a certificate that this node does not send"
     await until(lambda: why(second, first.addresses[0]) == ("unreached", reason))
     plain = busway.Cluster(name="test", servers=[first.addresses[0].replace("tls:", "tcp:")])
     third = busway.serve("tcp://127.0.0.1:0", cluster=plain)

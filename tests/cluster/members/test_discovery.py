@@ -53,7 +53,7 @@ async def test_a_node_that_listens_on_nothing_that_can_be_told_only_looks(shop, 
     async with AsyncExitStack() as stack:
         place = busway.Cluster(name=shop, discover=HERE)
         looks = await stack.enter_async_context(busway.serve(f"unix:{tmp_path / 'bus'}", cluster=place))
-        await until(lambda: "it only looks" in caplog.text)
+        await until(lambda: "it only finds others" in caplog.text)
         other = await start(stack, "n", shop)
         await until(lambda: links(looks) == {other.guid})
 
@@ -99,14 +99,14 @@ def test_hearsay_is_bounded_and_forgotten():
     members.start(0.0)
     for number in range(1000):
         members.hint(f"tcp://10.{number // 250}.0.{number % 250}:1", 1.0)
-    assert len(members._dialling.targets) == HINTS
+    assert len(members._dialer.targets) == HINTS
     members.hint(ME.addresses[0], 1.0)
-    assert ME.addresses[0] not in members._dialling.targets
+    assert ME.addresses[0] not in members._dialer.targets
     for action in members.take():
         members.failed(action.attempt, 2.0, "nobody")
     assert members.missing == []
     members.tick(2.0 + FORGET)
-    assert members._dialling.targets == {}
+    assert members._dialer.targets == {}
 
 
 def test_the_type_is_that_of_the_page():

@@ -77,9 +77,9 @@ def test_servers_json(write):
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
-        ("", r"servers.json is empty; a file without servers has \[\]"),
+        ("", r"servers.json is empty; write \[\] for no servers"),
         (" \n", "is empty"),
-        ("[\n{,", "servers.json is no JSON: line 2, column 2: "),
+        ("[\n{,", "servers.json is not valid JSON: line 2, column 2: "),
         ("[" * 100_000, "servers.json"),
         ({}, r"servers.json: a list \[…\] is expected, not an object \{…\}$"),
         ([{"name": "x"}], r"servers.json, entry 1 \(x\): 'connection' is missing$"),
@@ -90,14 +90,14 @@ def test_servers_json(write):
         ),
         ([entry(enabled="yes")], r"entry 1 \(srv1\): enabled: true or false is expected, not a text$"),
         ([entry(name=7)], "entry 1: name: a text is expected, not a whole number$"),
-        ([entry(connection={"port": 0})], "0 is no port"),
-        ([entry(connection={"url": "tcp://host1:0"})], "nobody can be reached at port 0"),
-        ([entry(connection={"port": None})], r"entry 1 \(srv1\): connection: a port"),
-        ([entry(connection={"port": 70000})], "70000 is no port"),
+        ([entry(connection={"port": 0})], "0 is not a valid port"),
+        ([entry(connection={"url": "tcp://host1:0"})], "no server can be reached at port 0"),
+        ([entry(connection={"port": None})], r"entry 1 \(srv1\): connection: needs a port"),
+        ([entry(connection={"port": 70000})], "70000 is not a valid port"),
         ([entry(connection={"reconnectSchedule": "soon"})], "not a time span: 'soon'"),
         ([entry(connection={"reconnectSchedule": []})], "at least one delay"),
-        ([entry(connection={"reconnectSchedule": [0]})], r"entry 1 \(srv1\): .* has to be 10ms or more, not 0 s"),
-        ([entry(connection={"reconnectSchedule": "9ms"})], "has to be 10ms or more"),
+        ([entry(connection={"reconnectSchedule": [0]})], r"entry 1 \(srv1\): .* must be at least 10ms, not 0 s"),
+        ([entry(connection={"reconnectSchedule": "9ms"})], "must be at least 10ms"),
         ([entry(), entry()], r"entry 2 \(srv1\): tcp://host1:3010 is in the list twice"),
     ],
 )
@@ -119,7 +119,7 @@ def test_settings_that_are_not_known_are_told_once(write, caplog):
     assert len(read_file(path)) == 2
     (told,) = caplog.messages
     assert told == (
-        f"{path}: not used: 'Enabled' (is 'enabled' meant?), 'Timeout' (is 'timeout' meant?), 'compress', "
+        f"{path}: unknown settings: 'Enabled' (is 'enabled' meant?), 'Timeout' (is 'timeout' meant?), 'compress', "
         "'reconnectShedule' (is 'reconnectSchedule' meant?)"
     )
     caplog.clear()
@@ -130,7 +130,7 @@ def test_settings_that_are_not_known_are_told_once(write, caplog):
 def test_a_name_that_several_have_is_told_once(write, caplog):
     path = write([entry(connection={"port": port}) for port in (1, 2, 3)] + [entry(name="", connection={"port": 4})])
     assert len(read_file(path)) == 4
-    assert caplog.messages == [f"{path}: 3 servers have the name 'srv1'; give each its own"]
+    assert caplog.messages == [f"{path}: 3 servers have the name 'srv1'; give each its own name"]
     caplog.clear()
     read_file(write([entry(), entry(enabled=False)]))
     assert not caplog.messages
@@ -150,7 +150,7 @@ def test_a_list_that_names_nobody():
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ServersError, match="can't be read"):
+    with pytest.raises(ServersError, match="can't read"):
         read_file(tmp_path / "none.json")
 
 

@@ -85,12 +85,12 @@ def test_how_long_the_write_is_that_a_thread_is_in(write: Callable[[int], int], 
     waiting = Later(lambda: write(writes))
     thread = waiting._thread.native_id
     assert callers.length(thread) == length
-    assert callers.is_there(thread)
+    assert callers.is_alive(thread)
     got = 0
     while got < length:
         got += len(os.read(reads, MIB))
     assert waiting.result() == length
-    until(lambda: not callers.is_there(thread), "the thread is gone")
+    until(lambda: not callers.is_alive(thread), "the thread is gone")
     assert callers.length(thread) is None
     os.close(reads)
     os.close(writes)
@@ -108,7 +108,7 @@ def test_a_thread_that_is_in_another_call() -> None:
 
 def test_a_thread_that_can_not_be_seen() -> None:
     assert callers.length(0) is None
-    assert callers.is_there(0)
+    assert callers.is_alive(0)
 
 
 # Messages.

@@ -227,7 +227,7 @@ def test_the_variable_is_named_when_it_is_in_the_way(tmp_path: Path) -> None:
             [*command, *words], check=False, capture_output=True, text=True, env=plain() | environment, timeout=PATIENCE
         )
         assert done.returncode == 2
-        assert f"{told} out, or them" in re.sub(r"[\s│]+", " ", done.stderr)
+        assert f"{told} names one that runs" in re.sub(r"[\s│]+", " ", done.stderr)
 
 
 def test_the_log_of_a_mount_in_the_background(tmp_path: Path) -> None:

@@ -147,12 +147,12 @@ async def test_who_was_interrupted_leaves_nothing_behind() -> None:
     bus.come(10)
     first.cancel()
     await asyncio.wait([first])
-    bridge.leave(["A"])
+    bridge.unfollow(["A"])
     bus.come(10)
     assert bridge._early_bytes == 20  # the other one is still about to register it
     second.cancel()
     await asyncio.wait([second])
-    bridge.leave(["A"])
+    bridge.unfollow(["A"])
     bus.come(10)
     assert (bridge._early, bridge._early_bytes) == ({}, 0)
     bus.go.set()
@@ -183,7 +183,7 @@ async def full(tmp_path: Path):
 
 def make_room(door: FileDoor) -> None:
     door._bridge._bytes -= 100 * MIB
-    door._bridge._let_write()
+    door._bridge._wake_writers()
 
 
 async def test_who_waits_for_room_is_told_in_the_end(full: FileDoor) -> None:

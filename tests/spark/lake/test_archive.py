@@ -277,7 +277,7 @@ def test_what_is_damaged_is_told(spark: SparkSession, bus: Served, name: str, tm
     content = bytearray(bucket.read_bytes())
     content[len(content) // 2] ^= 1
     bucket.write_bytes(content)
-    with pytest.raises(DataLoss, match=f"messages of the stream '{name}'.*are gone.*--skip-lost"):
+    with pytest.raises(DataLoss, match=f"messages of the stream '{name}'.*are lost.*--skip-lost"):
         once(spark, bus, name, tmp_path, "path")
     other = f"s{next(NUMBERS)}"
     bus.stream(other)
@@ -334,7 +334,7 @@ def test_a_stream_in_memory_that_begins_anew(spark: SparkSession, tmp_path: Path
 def test_an_archive_that_fails_makes_no_lake(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no stream 'nothing'"):
         once(spark, bus, "nothing", tmp_path)
-    with pytest.raises(LakeError, match="is no lake"):
+    with pytest.raises(LakeError, match="is not a lake"):
         table(spark, str(tmp_path))
     assert once(spark, bus, name, tmp_path).number == 0
     assert table(spark, str(tmp_path)).count() == 0  # nothing there is no error

@@ -62,7 +62,7 @@ def test_archive_table_and_compact(run: Callable[..., Result], bus: Served, tmp_
     done = run("compact", "--json")
     told = json.loads(done.stdout)
     assert (told["stream"], told["before"], told["after"], told["rows"]) == ("orders", 2, 1, 20)
-    assert "nothing to put together" in run("compact").stderr
+    assert "there are no files to merge" in run("compact").stderr
     (file,) = lakes.named(tmp_path / "lake")
     file.unlink()
     done = run("table", "--count")
@@ -94,8 +94,8 @@ def test_the_round_at_work_is_finished(
         (("archive", "--lake", "", "--once"), 2, "--lake DIR"),
         (("archive", "--every", "soon"), 2, "soon"),
         (("archive", "--once", "--stream", "nothing"), 1, "no stream 'nothing'"),
-        (("table",), 1, "is no lake"),
-        (("compact",), 1, "is no lake"),
+        (("table",), 1, "is not a lake"),
+        (("compact",), 1, "is not a lake"),
         (("table", "--count", "--csv"), 2, "exclude each other"),
     ],
 )
@@ -119,8 +119,8 @@ def test_a_lake_that_is_in_use(run: Callable[..., Result], bus: Served, tmp_path
     ("lost", "damaged", "text"),
     [
         (0, (), ""),
-        (1200, (), "; 1,200 were gone before they were archived"),
-        (0, {"b", "a"}, "; some of a, b are damaged, and are missing"),
+        (1200, (), "; 1,200 were removed before they were archived"),
+        (0, {"b", "a"}, "; damaged messages of a, b are missing"),
     ],
 )
 def test_what_is_missing_is_told_at_the_end(lost: int, damaged: Collection[str], text: str) -> None:

@@ -94,7 +94,7 @@ def test_only_so_many_findings_are_given_and_all_are_counted(spark):
 
 
 def test_a_table_without_a_column_is_refused(spark):
-    with pytest.raises(ValueError, match="needs the column 'stored'"):
+    with pytest.raises(ValueError, match="the column 'stored' is missing"):
         audit(table(spark, [row(0)]).drop("stored"))
 
 

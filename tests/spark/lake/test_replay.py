@@ -188,12 +188,12 @@ def test_what_can_not_be_replayed_is_named(bus, spark, tmp_path):
         replay(rows, **options, to="$bus/{topic}")
     for wrong, why in (
         ("{topic", "expected '}'"),
-        ("{payload}", "there are {topic}, {stream}, {broker}"),
+        ("{payload}", "use {topic}, {stream}, {broker}"),
         ("", "empty"),
     ):
         with pytest.raises(ValueError, match=why):
             replay(rows, **options, to=wrong)
-    with pytest.raises(ValueError, match="needs the column 'time'"):
+    with pytest.raises(ValueError, match="the column 'time' is missing"):
         replay(rows.drop("time"), **options)
 
 
@@ -221,5 +221,5 @@ def test_how_far_it_is_survives_and_what_is_damaged_is_told(tmp_path: Path):
     assert [one.name for one in file.parent.iterdir()] == ["s.json"]
     for text in ("", "[]", "{}", '{"version": 1}', file.read_text()[:-9]):
         file.write_text(text)
-        with pytest.raises(ProgressError, match="does not say how far"):
+        with pytest.raises(ProgressError, match="is not the progress of a replay"):
             Progress.read(file, "a", "t")

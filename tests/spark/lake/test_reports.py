@@ -79,13 +79,13 @@ def test_a_replay_from_the_lake(run, bus, lake, tmp_path):
     assert [one.fields[FIELD] for one in found] == [f"{bus.guid}:{offset}:orders" for offset in range(10)]
     assert (tmp_path / ".busway/replay/again.json").is_file()
     done = run("replay", *arguments, "--to", "replayed/{topic}")
-    assert "10 of 10 messages are replayed, 0 of them now" in done.stderr
+    assert "10 of 10 messages are replayed, 0 of them in this run" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["audit", "--since", "yesterday"], "--since: 'yesterday' is no time"),
+        (["audit", "--since", "yesterday"], "--since: 'yesterday' is not a time"),
         (["audit", "--late", "x"], "--late"),
         (["audit", "--topic", "a//b"], "--topic"),
         (["stats", "--every", "1 month"], "can't be '1 month'"),
@@ -95,7 +95,7 @@ def test_a_replay_from_the_lake(run, bus, lake, tmp_path):
         (["replay", "--name", "a/b"], "--name"),
         (["replay", "--url", "tcp://127.0.0.1:2"], "one bus"),
         (["table", "--lake", "l", "--columns", "topic,nothing"], "no column 'nothing'"),
-        (["table", "--lake", "l", "--columns", "topic,topic"], "'topic' is there twice"),
+        (["table", "--lake", "l", "--columns", "topic,topic"], "'topic' is given twice"),
         (["table", "--lake", "l", "--topic", "a//b"], "--topic"),
     ],
 )
@@ -108,4 +108,4 @@ def test_what_is_wrong_with_flags_is_told_before_spark_starts(arguments, words):
 def test_a_lake_that_is_none(run, tmp_path):
     done = run("audit", "--lake", tmp_path / "none")
     assert done.exit_code == 1
-    assert "is no lake" in done.stderr
+    assert "is not a lake" in done.stderr

@@ -90,7 +90,7 @@ def test_a_query_from_stdin_with_a_limit(ask):
 @pytest.mark.parametrize(
     ("query", "code", "words"),
     [
-        ("SELECT * FROM nowhere", 5, "`nowhere` cannot be found. .*there are messages, default, orders_eu"),
+        ("SELECT * FROM nowhere", 5, "`nowhere` cannot be found. .*the tables are messages, default, orders_eu"),
         ("SELEC 1", 5, r"Syntax error at or near 'SELEC'. \(line 1, column 1\)"),
         ("SELECT cast(cast(payload AS string) AS int) FROM messages", 1, "cannot be cast"),
         ("@nowhere.sql", 2, "nowhere.sql"),
@@ -118,7 +118,7 @@ def test_an_archive_alone_and_with_what_is_live(ask, spark, folder, tmp_path):
 
 def test_the_session_that_is_there_is_taken_unless_another_master_is_asked_for(spark):
     assert session().sparkContext is spark.sparkContext
-    with pytest.raises(NeedsSpark, match=r"a Spark session on local\[2\] in this process, so none on local\[7\]"):
+    with pytest.raises(NeedsSpark, match=r"a Spark session on local\[2\], so none can start on local\[7\]"):
         session("local[7]")
 
 

@@ -62,7 +62,7 @@ def test_nothing_has_no_intervals(spark):
     report = stats_report(table(spark, []))
     assert (report.intervals, report.total.messages, report.total.p50) == ((), 0, None)
     assert "no messages" in page(report)
-    with pytest.raises(ValueError, match="need the column 'payload'"):
+    with pytest.raises(ValueError, match="the column 'payload' is missing"):
         stats(table(spark, []).drop("payload"))
 
 
@@ -131,7 +131,7 @@ def test_the_page_is_whole_and_loads_nothing():
 def test_charts_of_many_intervals_stay_small():
     made, checked = _page(*map(_interval, range(10_000)))
     assert checked.seen["rect"] <= 3 * 300
-    assert "Each point of a chart is of 34 intervals" in made
+    assert "Each point of a chart combines 34 intervals" in made
     assert "9,500 more intervals are not shown" in made
 
 

@@ -158,9 +158,9 @@ def test_what_is_neither_archived_nor_live(spark: SparkSession, bus: Served, tmp
 
 
 def test_a_lake_that_is_none(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match="is no lake"):
+    with pytest.raises(LakeError, match="is not a lake"):
         table(spark, str(tmp_path / "none"))
-    with pytest.raises(PySparkException, match="is no lake"):
+    with pytest.raises(PySparkException, match="is not a lake"):
         spark.read.format("busway").options(url=bus.url, history=str(tmp_path / "none")).load().count()
     publish(bus, name, 1)
     once(spark, bus, name, tmp_path)

@@ -191,14 +191,14 @@ def wait_for(holds) -> None:
 
 def test_a_file_of_another_kind_is_refused(shell):
     code, _, notes = shell.run("run", shell.file("orders.txt", ""), "--once")
-    assert (code, notes) == (1, "busway: orders.txt is neither .sql nor .py\n")
+    assert (code, notes) == (1, "busway: orders.txt has another suffix: give a file with .sql or .py\n")
 
 
 def test_a_server_that_nobody_uses_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(connect_server_main, "_LOOK", 0.01)
+    monkeypatch.setattr(connect_server_main, "_POLL", 0.01)
     ended = threading.Event()
     with server.use(tmp_path):
-        keeping = threading.Thread(target=connect_server_main._keep, args=(tmp_path / "use", 0.0, ended))
+        keeping = threading.Thread(target=connect_server_main._wait_until_idle, args=(tmp_path / "use", 0.0, ended))
         keeping.start()
         keeping.join(0.2)
         assert keeping.is_alive()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from busway.cli.app import app
 from busway.cli.lake.run import _state
 from busway.errors import Disconnected
-from busway.spark.pipelines.runner import BusGone, Pipeline, PipelineFailed, Report
+from busway.spark.pipelines.runner import BusUnreachable, Pipeline, PipelineFailed, Report
 from busway.spark.runtime import connect_server
 
 
@@ -35,17 +35,17 @@ def test_a_bus_that_is_gone_is_looked_for_again(
             raise found
         return found
 
-    monkeypatch.setattr(Pipeline, "_marks", marks)
+    monkeypatch.setattr(Pipeline, "_ends", marks)
     assert Pipeline(file, tmp_path, {}).wait(0.0, lambda _: False) is False
     assert next(looks, None) is None
-    assert [record.message for record in caplog.records] == ["x can't be reached; it is looked for again"]
+    assert [record.message for record in caplog.records] == ["x can't be reached; the connection will be retried"]
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (ConnectionError("x can't be reached"), BusGone),
-        (Disconnected("gone"), BusGone),
+        (ConnectionError("x can't be reached"), BusUnreachable),
+        (Disconnected("gone"), BusUnreachable),
         (PipelineFailed("wrong"), PipelineFailed),
         (RuntimeError("other"), PipelineFailed),
     ],
@@ -85,16 +85,16 @@ class Script:
 
 
 def test_a_run_goes_on_when_the_bus_comes_back(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Script(monkeypatch, Report(), BusGone("away"), BusGone("away"), None)
+    Script(monkeypatch, Report(), BusUnreachable("away"), BusUnreachable("away"), None)
     done = CliRunner().invoke(app, ["lake", "run", str(file), "--every", "1ms", "--json"])
     assert done.exit_code == 0, done.output
     assert [json.loads(line)["rows"] for line in done.stdout.splitlines()] == [{}, {"last": 1}]
-    assert done.stderr.count("away; it is tried again") == 2
+    assert done.stderr.count("away; the update will be retried") == 2
 
 
 @pytest.mark.parametrize(
     ("updates", "words"),
-    [([BusGone("away")], []), ([BusGone("away")], ["--once"]), ([Report(), PipelineFailed("away")], [])],
+    [([BusUnreachable("away")], []), ([BusUnreachable("away")], ["--once"]), ([Report(), PipelineFailed("away")], [])],
 )
 def test_but_not_at_its_start_and_not_with_a_mistake(
     file: Path, monkeypatch: pytest.MonkeyPatch, updates: list[Report | Exception], words: list[str]
@@ -137,7 +137,7 @@ def test_a_server_that_is_used_is_not_stopped(tmp_path: Path, monkeypatch: pytes
     with connect_server.use(tmp_path):
         monkeypatch.setattr(connect_server, "find", lambda _: there)
         done = CliRunner().invoke(app, ["lake", "stop", str(tmp_path)])
-        assert (done.exit_code, "is at work: end its run first" in done.stderr) == (1, True), done.output
+        assert (done.exit_code, "is running: end its run first" in done.stderr) == (1, True), done.output
     assert stopped == []
     assert connect_server.stop_unused(tmp_path)
     assert stopped == [tmp_path]

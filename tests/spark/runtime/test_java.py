@@ -61,7 +61,7 @@ def test_what_is_wrong_with_the_one_that_is_there_is_said(bare, monkeypatch, tmp
 
 
 def test_none_at_all_names_what_to_install(bare):
-    with pytest.raises(java.NeedsJava, match=r"Java 17 or newer and there is none here: .*openjdk-17-jre-headless"):
+    with pytest.raises(java.NeedsJava, match=r"Java 17 or newer and none is installed: .*openjdk-17-jre-headless"):
         session()
 
 

@@ -237,7 +237,7 @@ def test_other_rows_than_before_are_told(place: Place, caplog: pytest.LogCapture
     assert done == Done(0, 1, 45, 5)
     with caplog.at_level(logging.ERROR, "busway.spark"):
         writer.commit([done])
-    assert "5 rows that an earlier try has stored are not among its rows now" in caplog.messages[0]
+    assert "5 rows that an earlier attempt has stored are not among the rows now" in caplog.messages[0]
 
 
 def test_a_commit_tells_what_was_there(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -247,7 +247,7 @@ def test_a_commit_tells_what_was_there(place: Place, caplog: pytest.LogCaptureFi
         assert not caplog.messages
         writer.commit([Done(0, 5, 3), Done(1, 6, 4)])
         writer.abort([Done(0, 5, 0), None])
-    assert "7 rows were stored by an earlier try, 11 by this one" in caplog.messages[0]
+    assert "an earlier attempt has stored 7 rows, this one 11" in caplog.messages[0]
     assert "at least 5 rows are stored" in caplog.messages[1]
 
 
@@ -294,7 +294,7 @@ def test_a_broker_that_is_gone_is_told(place: Place) -> None:
 @pytest.mark.parametrize(
     ("ddl", "options", "told"),
     [
-        ("payload string", {}, "a column topic, or the option topic"),
+        ("payload string", {}, "add a column topic, or give the option topic"),
         ("topic string", {}, "a column payload"),
         ("topic string, payload int", {}, "'payload' must be binary or string, not int"),
         ("topic string, payload string, fields map<string,int>", {}, "'fields' must be map<string,string>"),
@@ -326,10 +326,10 @@ BATCH = {"topic": pa.string(), "payload": pa.binary(), "fields": pa.map_(pa.stri
         ({"topic": "a//b"}, "the topic 'a//b' can't be stored"),
         ({"topic": "a/*"}, "without wildcards"),
         ({"topic": "$bus/x"}, "belong to the broker"),
-        ({"topic": None}, "the topic is null, and there is no option topic"),
+        ({"topic": None}, "the topic is null: fill it, or give the option topic"),
         ({"payload": None}, "the payload is null"),
         ({"fields": [(".x", "1")]}, "its fields can't be stored"),
-        ({"fields": [("key", "1")], "key": "2"}, "a field 'key' beside the column key"),
+        ({"fields": [("key", "1")], "key": "2"}, "the field 'key' and the column key exclude each other"),
     ],
 )
 def test_a_bad_row_is_named(bad: dict[str, Any], told: str) -> None:
@@ -390,5 +390,5 @@ def test_what_the_broker_has_taken_is_waited_for() -> None:
     refused: Any = Slow(3, end=3)
     ledger.wait_until_stored(refused, taken, 5)
     assert refused.next == 3
-    with pytest.raises(busway.Timeout, match="has not stored what it took"):
+    with pytest.raises(busway.Timeout, match="has not stored its accepted messages"):
         ledger.wait_until_stored(Slow(9), taken, 0.05)  # type: ignore[arg-type]

@@ -77,7 +77,7 @@ def test_the_option_topic_is_for_rows_without_one(spark: SparkSession, broker: B
     [
         ("'a' as topic, id as payload", {}, "'payload' must be binary or string, not bigint"),
         ("'a' as topic", {}, "a column payload"),
-        ("'x' as payload", {}, "a column topic, or the option topic"),
+        ("'x' as payload", {}, "add a column topic, or give the option topic"),
         ("'a' as topic, 'x' as payload", {"topik": "a"}, "no option 'topik' .did you mean 'topic'"),
         (
             "if(id = 3, 'a/*', 'a') as topic, 'x' as payload",

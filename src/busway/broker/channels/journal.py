@@ -64,7 +64,7 @@ class Journal(RecordFile):
     """
 
     def __init__(self, folder: Path, safety: Safety = "written", *, new: bool = False, copy: bool = False) -> None:
-        super().__init__(folder / CHANNELS)
+        super().__init__(folder / data_folder.CHANNELS)
         self.safety = safety
         self.lineage = None if copy else JournalIdentity(new=new)
         """The identity and length of the journal, with the queued entries. None for a replica."""

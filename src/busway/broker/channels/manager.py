@@ -61,6 +61,13 @@ class _NoJournal:
         return {}
 
 
+def _journal_of(stream: Stream) -> ProgressLog:
+    """A journal in the folder of a stream. A stream in memory has no folder, and its channels end with the broker."""
+    if stream.folder is None:
+        return _NoJournal()
+    return Journal(stream.folder, native(stream.config.safety), new=stream.new)
+
+
 class Channels:
     """The channels of one hub, by stream and name."""
 
@@ -93,7 +100,7 @@ class Channels:
 
     async def added(self, stream: Stream) -> None:
         """Open the channels of a new or reopened stream at their recorded progress."""
-        journal = stream.notes() or _NoJournal()
+        journal = stream.notes() or _journal_of(stream)
         states = await journal.start()
         self.journals[stream.number] = journal
         self.channels[stream.number] = {}

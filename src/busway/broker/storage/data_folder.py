@@ -19,6 +19,8 @@ from busway.errors import DataFailed
 log = logging.getLogger("busway.broker")
 
 IDENTITY: Final = "broker.json"
+CHANNELS: Final = "channels.log"
+"""The journal of a stream's channels, in the folder of the stream."""
 _SUM: Final = "checksum"
 
 T = TypeVar("T")

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from busway.broker.channels.journal import FILE as JOURNAL
-from busway.broker.storage.data_folder import replace, sealed, sync, unsealed
+from busway.broker.storage.data_folder import CHANNELS, replace, sealed, sync, unsealed
 from busway.broker.streams.database import FILE
 from busway.errors import DataFailed
 from busway.streams import SETTINGS, StreamConfig
@@ -145,7 +144,7 @@ def missing(folder: Path, *, made: bool, new: bool, lost: bool) -> Path | None:
     """
     if made or new:
         return folder if made and lost else None
-    journal, records = folder / JOURNAL, folder / LOG
+    journal, records = folder / CHANNELS, folder / LOG
     if journal.exists() is records.exists():  # with neither, a user has created the stream by hand
         return None
     return records if journal.exists() else journal

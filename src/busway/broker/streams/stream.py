@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from busway._core import Log, Selection, matches
-from busway.broker.channels.journal import FILE as JOURNAL, Journal
+from busway.broker.storage.data_folder import CHANNELS
 from busway.common import environment
 from busway.errors import BusError
 from busway.streams import DEFAULT, LEVELS, Level, Safety, StreamConfig
@@ -174,7 +174,7 @@ class Stream:
 
     def miss(self, gone: Path | None) -> None:
         """Report that the folder of the stream, or a file in it, is missing. A log in another place is not empty then."""
-        journal = None if self.folder is None else self.folder / JOURNAL
+        journal = None if self.folder is None else self.folder / CHANNELS
         if gone is None or (gone not in {self.folder, journal} and self.log.next > self.log.first):
             return
         begins = f"its messages are lost, and it begins with the offset {self.log.next}"
@@ -282,8 +282,8 @@ class Stream:
         return await asyncio.to_thread(self.log.topics)  # there may be very many
 
     def notes(self) -> "ProgressLog | None":
-        """A new journal for the channels of this stream. None: they end with the broker."""
-        return None if self.folder is None else Journal(self.folder, native(self.config.safety), new=self.new)
+        """The channel journal that the store of this stream has. None: the broker keeps one in the folder, if there is one."""
+        return None
 
     # Time.
 

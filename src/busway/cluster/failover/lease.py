@@ -7,12 +7,7 @@ else, and their clocks run about as fast. Else the turn is only handed over. Of 
 Who counts as one of the cluster is the matter of `counting`.
 """
 
-from typing import Final
-
-PATIENCE: Final = 3.0
-"""Seconds that a node without the others keeps its turn; at least."""
-SILENCE: Final = 5
-"""Seconds after which a link of which nothing is heard is dead."""
+from busway.cluster.config import PATIENCE
 
 
 class Lease:

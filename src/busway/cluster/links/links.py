@@ -1,7 +1,7 @@
-"""The links of one broker: carries out what its membership wants, with real connections and a real clock.
+"""The links of one broker: carries out the actions of its membership with connections and timers.
 
-A driver. Connections that are dialled and those that come are sessions like a client's; a HELLO with a node in it leads here. What is said over
-links is the matter of `mesh`.
+The mesh owns it, and the hub calls it for frames and time. Outgoing and incoming connections are sessions like those of
+clients. A HELLO that names a node leads here. The protocol handlers of the mesh process the NODE frames.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from busway._core import PROTOCOL
 from busway.broker.admission import AGENT
 from busway.broker.session import Session
 from busway.cluster.config import Cluster
-from busway.cluster.failover.lease import SILENCE
 from busway.cluster.links.key_proof import NONCE, holds
 from busway.cluster.links.peer import Outgoing, Peer, new_nonce
 from busway.cluster.members.actions import Admit, Dial, Left, Notice, Probe, Refuse, Tell
@@ -25,7 +24,7 @@ from busway.cluster.members.discovery import Discovery
 from busway.cluster.members.membership import Membership
 from busway.cluster.members.servers_file import listed
 from busway.cluster.node import Node, Stranger, pack_sightings, plain, read_node, read_sightings
-from busway.cluster.protocol import MEMBERS, PROOF, NodeProtocolHandler
+from busway.cluster.protocol import MEMBERS, PROOF, SILENCE, NodeProtocolHandler
 from busway.common import environment
 from busway.errors import BusError, Code
 from busway.transport import dial, parse
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.cluster")
 
 _PROBE: Final = 1
-"""The token of a PING that sees whether a link lives."""
+"""The token of a PING that probes whether a link is alive."""
 
 
 class Links:
@@ -51,7 +50,7 @@ class Links:
         notice: Callable[[Notice], object],
         stopping: Callable[[str], object],
     ) -> None:
-        """`notice` hears of each link that comes, fails or ends; `stopping` of each node that announces that it stops."""
+        """`notice` is called when a link opens, fails or ends; `stopping` when a node announces its stop."""
         self._hub = hub
         self._cluster = cluster
         self._handlers = tuple(handlers)
@@ -64,12 +63,12 @@ class Links:
         self._stopped = False
         self._members: Membership | None = None
         self._discovery: Discovery | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._discovery_task: asyncio.Task[None] | None = None
 
     # From start to stop.
 
     def start(self, addresses: tuple[str, ...]) -> None:
-        """The broker listens there now: look for the others."""
+        """The broker listens at these addresses now: dial the other nodes."""
         hub = self._hub
         me = Node(
             hub.guid,
@@ -85,18 +84,18 @@ class Links:
         self._act()
         if where := self._cluster.discover:
             self._discovery = Discovery(me, self._found, () if where is True else where)
-            self._looking = hub.loop.create_task(self._discovery.start(), name="busway discovery")
+            self._discovery_task = hub.loop.create_task(self._discovery.start(), name="busway discovery")
 
     async def stop(self) -> None:
-        """Dial nobody any more; the links end with the hub's other connections."""
+        """Stop dialling. The links end with the hub's other connections."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
         tasks = list(self._dials.values())
         for task in tasks:
             task.cancel()
-        if self._looking is not None and self._discovery is not None:
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._discovery_task is not None and self._discovery is not None:
+            await asyncio.gather(self._discovery_task, return_exceptions=True)
             await self._discovery.stop()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -117,13 +116,13 @@ class Links:
     @property
     def members(self) -> Membership:
         if self._members is None:
-            raise RuntimeError("the mesh was not started")
+            raise RuntimeError("the links were not started")
         return self._members
 
     # Events of the hub.
 
     def greeted(self, session: Session, version: int, node: Any) -> None:
-        """HELLO of another node."""
+        """A HELLO of another node has arrived."""
         if self._members is None or self._stopped:
             session.close(Code.GOING_AWAY, "this broker is not ready for links")
             return
@@ -132,21 +131,21 @@ class Links:
         self._introduced(session.conn, peer, version, node)
 
     def welcomed(self, conn: int, version: int, packed: bytes) -> None:
-        """The answer to a HELLO of this side."""
+        """The answer to a HELLO of this node has arrived."""
         if (peer := self._peers.get(conn)) is None:
             return
         try:
-            said = msgspec.msgpack.decode(packed)
-            node = said.get("node") if isinstance(said, dict) else None
+            welcome = msgspec.msgpack.decode(packed)
+            node = welcome.get("node") if isinstance(welcome, dict) else None
         except (msgspec.MsgspecError, ValueError, RecursionError):
             node = None
         if node is None:
-            self._failed(conn, Code.HANDSHAKE, "it is a broker that is in no cluster")
+            self._failed(conn, Code.HANDSHAKE, "the broker there is in no cluster")
         else:
             self._introduced(conn, peer, version, node)
 
     def received(self, conn: int, kind: int, number: int, body: bytes) -> None:
-        """A NODE frame."""
+        """A NODE frame has arrived."""
         peer = self._peers.get(conn)
         if peer is None:
             return
@@ -163,12 +162,12 @@ class Links:
                 self._fault(peer, str(error))
                 return
         else:
-            self._fault(peer, f"a NODE frame of the type {kind} is not expected now")
+            self._fault(peer, f"unexpected NODE frame of type {kind}")
             return
         self._act()
 
     def beat(self) -> None:
-        """A second has passed: see whether the links live. A host that is gone closes nothing."""
+        """A second has passed: check whether the links are alive. A failed host closes no connection."""
         engine = self._hub.engine
         for conn in engine.idle(1):
             peer = self._peers.get(conn)
@@ -177,10 +176,10 @@ class Links:
         for conn in engine.idle(SILENCE):
             peer = self._peers.get(conn)
             if peer is not None and peer.linked and not peer.session.paused:
-                self._failed(conn, Code.IDLE, f"nothing heard for {SILENCE} s")
+                self._failed(conn, Code.IDLE, f"no frame received for {SILENCE} s")
 
     def synced(self, conn: int) -> None:
-        """A link has told all that its clients want."""
+        """The other end of a link has sent all its subscriptions."""
         if (peer := self._peers.get(conn)) is not None:
             peer.synced = True
 
@@ -195,10 +194,10 @@ class Links:
             self._act()
 
     def closed(self, conn: int, code: int, text: str) -> None:
-        """The other side says CLOSE."""
+        """The other side has sent CLOSE."""
         text = plain(text)
-        there = self._peers.get(conn)
-        if code == Code.GOING_AWAY and there is not None and there.linked and there.node is not None:
+        peer = self._peers.get(conn)
+        if code == Code.GOING_AWAY and peer is not None and peer.linked and peer.node is not None:
             self.members.stops(conn)
         peer = self._gone(conn)
         if peer is None:
@@ -221,13 +220,13 @@ class Links:
 
     def _introduced(self, conn: int, peer: Peer, version: int, node: Any) -> None:
         if version < 1:
-            self._failed(conn, Code.VERSION, f"versions 1 to {PROTOCOL} are spoken here")
+            self._failed(conn, Code.VERSION, f"this node supports the versions 1 to {PROTOCOL}")
             return
         try:
             peer.node = read_node(node)
             nonce = node["nonce"]
             if not isinstance(nonce, bytes) or len(nonce) != NONCE:
-                raise Stranger(f"a nonce has {NONCE} bytes")  # noqa: TRY301 - as what read_node raises
+                raise Stranger(f"a nonce must have {NONCE} bytes")  # noqa: TRY301 - like errors of read_node
         except (Stranger, KeyError, TypeError) as error:
             self._hub.faults += 1
             self._failed(conn, Code.HANDSHAKE, f"node: {error}")
@@ -237,7 +236,7 @@ class Links:
         self._act()
 
     def _failed(self, conn: int, code: int, text: str) -> None:
-        """Close a connection with which this side is through; and an attempt with it."""
+        """Close a connection, and end its attempt."""
         peer = self._gone(conn)
         if peer is None:
             return
@@ -248,7 +247,7 @@ class Links:
         self._act()
 
     def _gone(self, conn: int) -> Peer | None:
-        """This connection counts no more."""
+        """Drop a connection from the peers."""
         peer = self._peers.pop(conn, None)
         if peer is not None and peer.linked:
             for handler in self._handlers:
@@ -261,7 +260,7 @@ class Links:
         self._failed(peer.session.conn, Code.PROTOCOL, text)
 
     def _check_proof(self, conn: int, peer: Peer) -> None:
-        """The other side has proved itself, if this side wants the link: that is open then."""
+        """Open the link if the other side has sent a valid proof and this side has admitted it."""
         if peer.early is None or not peer.admitted or peer.linked or peer.node is None:
             return
         if not holds(peer.early, peer.proof(self._cluster.secret, self.members.me.guid, ours=False)):
@@ -270,7 +269,7 @@ class Links:
         try:
             self._hub.engine.link(conn)
         except BusError:
-            return  # its CLOSE came together with its proof, and is dealt with next
+            return  # CLOSE arrived together with the proof and is handled next
         peer.linked = True
         peer.session.proved()
         self._limit(conn, peer.node)
@@ -279,21 +278,21 @@ class Links:
         self.members.proved(conn, self._now)
 
     def _other_key(self, peer: Peer, proof: bytes) -> str:
-        """Why a proof is not right, for both sides to read."""
+        """Why a proof is wrong, for the logs of both sides."""
         me = self.members.me
         if not self._cluster.secret:
             return f"{peer.node} has a key of the cluster, and {me} has none"
         if holds(proof, peer.proof(b"", me.guid, ours=False)):
             return f"{me} has a key of the cluster, and {peer.node} has none"
-        return "the key of the cluster is another one"
+        return "the two nodes have different cluster keys"
 
     def _limit(self, conn: int, node: Node) -> None:
-        """What a node does not take from its clients it is not sent."""
+        """Limit the frames of a link to the frame size of the other node."""
         self._hub.engine.limit_link(conn, node.frame)
         ours = self._hub.settings.frame
         if node.frame < ours:
             log.warning(
-                "cluster %s: %s takes messages of %d bytes, this node of %d: longer ones are not sent to it",
+                "cluster %s: %s accepts messages up to %d bytes, this node up to %d: longer ones are not sent to it",
                 self._cluster.name,
                 node,
                 node.frame,
@@ -301,7 +300,7 @@ class Links:
             )
 
     def _act(self) -> None:
-        """Do what the membership wants, and look again when time has passed."""
+        """Carry out the actions of the membership, and set its timer."""
         members = self.members
         while actions := members.take():
             for action in actions:
@@ -376,24 +375,24 @@ class Links:
     # Dialling.
 
     def _found(self, address: str) -> None:
-        """Somebody says on the local network that a node of this cluster is there."""
+        """An announcement on the local network names this address of a node of the cluster."""
         if not self._stopped:
             self.members.hint(address, self._now)
             self._act()
             self._hub.flush()
 
     def _dial(self, action: Dial) -> None:
-        task = self._hub.loop.create_task(self._reach(action), name=f"busway dial {action.addresses[0]}")
+        task = self._hub.loop.create_task(self._dial_addresses(action), name=f"busway dial {action.addresses[0]}")
         self._dials[action.attempt] = task
         task.add_done_callback(lambda _: self._dials.pop(action.attempt, None))
 
-    def _made(self, attempt: int, nonce: bytes, session: Outgoing) -> None:
-        """There is a connection; HELLO is on its way."""
+    def _connected(self, attempt: int, nonce: bytes, session: Outgoing) -> None:
+        """A connection is open, and HELLO is being sent."""
         self._peers[session.conn] = Peer(session, attempt, nonce)
 
-    async def _reach(self, action: Dial) -> None:
-        """One address after the other, until somebody is there."""
-        hub, whys = self._hub, []
+    async def _dial_addresses(self, action: Dial) -> None:
+        """Dial one address after the other until one answers."""
+        hub, reasons = self._hub, []
         for text in action.addresses:
             address = parse(text)
             nonce = new_nonce()
@@ -404,17 +403,17 @@ class Links:
                 "agent": AGENT,
                 "node": self._introduction(nonce),
             }
-            made = partial(self._made, action.attempt, nonce)
-            factory = partial(Outgoing, hub, address.scheme, msgspec.msgpack.encode(hello), made)
+            connected = partial(self._connected, action.attempt, nonce)
+            factory = partial(Outgoing, hub, address.scheme, msgspec.msgpack.encode(hello), connected)
             try:
                 await dial(address, factory, tls=self._cluster.tls, timeout=action.timeout)
             except BusError as error:
-                whys.append(error.reason)
+                reasons.append(error.reason)
             else:
                 hub.flush()
                 return
         if not self._stopped:
-            log.debug("nobody at %s: %s", ", ".join(action.addresses), whys)
-            self.members.failed(action.attempt, self._now, "; ".join(whys))
+            log.debug("no answer at %s: %s", ", ".join(action.addresses), reasons)
+            self.members.failed(action.attempt, self._now, "; ".join(reasons))
             self._act()
             hub.flush()

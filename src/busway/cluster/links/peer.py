@@ -1,6 +1,6 @@
-"""A connection with another node, as the links know it, and the end of one that this broker has dialled.
+"""A connection to another node: its handshake state, and the session of a connection that this broker dialled.
 
-A driver. Which of several connections to a node counts is the matter of `membership`.
+`links` owns them. `membership` decides which of several connections to a node counts.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """A connection with another node."""
+    """The state of a connection to another node."""
 
     session: Session
     attempt: int | None
     nonce: bytes
-    """Ours."""
+    """This side's nonce."""
     node: Node | None = None
     other: bytes = b""
     """The other side's nonce."""
     early: bytes | None = None
-    """Its proof, if that came before this side was sure that it wants the link."""
+    """The other side's proof, which may arrive before this side admits the link."""
     welcomed: bool = False
     admitted: bool = False
     linked: bool = False
@@ -38,9 +38,9 @@ class Peer:
     asked: float = 0.0
 
     def proof(self, secret: bytes, me: str, *, ours: bool) -> bytes:
-        """What shows that one side knows the key: ours, or that of the other side as it has to be."""
+        """This side's proof of the key, or the one that the other side must send."""
         if self.node is None:
-            raise RuntimeError("nobody is there yet")
+            raise RuntimeError("the other node is not known yet")
         mine = self.attempt is not None
         nonces = (self.nonce, self.other) if mine else (self.other, self.nonce)
         guids = (me, self.node.guid) if mine else (self.node.guid, me)
@@ -65,12 +65,12 @@ class Outgoing(Session):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is None and not self.accepted and not self.fault:
-            wants = "a certificate that this node does not show" if self.scheme == "tls" else "TLS"
-            self.fault = f"it has closed the connection without a word: no broker, or one that wants {wants}?"
+            wants = "a certificate that this node does not send" if self.scheme == "tls" else "TLS"
+            self.fault = f"the other side closed the connection at once: it is no broker, or it requires {wants}"
         super().connection_lost(exc)
 
     def not_understood(self, text: str) -> str:
-        return text if self.accepted else f"what is there does not speak as a broker, is it the right port? ({text})"
+        return text if self.accepted else f"no broker answers at this address, check the port ({text})"
 
     def _enter(self, write: Callable[[memoryview], object]) -> int:
         return self._hub.engine.dial(write, self._hello)

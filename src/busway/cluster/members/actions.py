@@ -1,4 +1,4 @@
-"""What the membership of a cluster wants done: the words between the machine and its driver."""
+"""The actions that `membership` returns and `links` carries out."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -11,7 +11,7 @@ Kind: TypeAlias = Literal["up", "down", "refused", "conflict", "forgotten", "mis
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Try these addresses, one after the other; the answer is `failed` or `greeted`."""
+    """Dial these addresses, one after the other. The result is `failed` or `greeted`."""
 
     attempt: int
     addresses: tuple[str, ...]
@@ -20,7 +20,7 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Go on with this connection: welcome the node if it has dialled, and exchange proofs; the answer is `proved` or `lost`."""
+    """Continue with this connection: welcome a node that dialled, and exchange proofs. Leads to `proved` or `lost`."""
 
     conn: int
     node: Node
@@ -28,7 +28,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Close this connection with this code; nothing is heard of it any more."""
+    """Close this connection with this code and ignore its frames."""
 
     conn: int
     code: int
@@ -36,20 +36,20 @@ class Refuse:
 
     @property
     def welcome(self) -> bool:
-        """Whether a node that has dialled is told first whom it has reached, so that it need not ask again."""
+        """Whether to send WELCOME first, so that the dialling node learns which node it reached."""
         return self.code == Code.LINKED
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """See whether somebody is at the other end of this link; the answer is `alive`, or nothing."""
+    """Probe whether the other end of this link answers. The result is `alive`, or a timeout."""
 
     conn: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Send this to the other end of a link."""
+    """Send sightings over a link."""
 
     conn: int
     sightings: tuple[Sighting, ...]
@@ -57,35 +57,35 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A node has said that it stops, here or to another one: nobody waits for it."""
+    """A node has announced its stop, to this node or another one, so no node waits for it."""
 
     guid: str
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that people want to know."""
+    """A report to operators."""
 
     kind: Kind
     guid: str
-    """Of whom; nothing if only its address is known, or if it is about many."""
+    """The node; empty if only its address is known, or if there are many."""
     name: str
     text: str = ""
     times: int = 1
-    """How often it has happened."""
+    """How often the event has happened."""
     address: str = ""
-    """Of a server of which no more is known."""
+    """The address of a server whose node is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A server of the list with which there was no link yet."""
+    """A server of the list that was not linked yet."""
 
     name: str
     addresses: tuple[str, ...]
     why: str
     refused: bool
-    """Somebody is there, and said no, or this side did."""
+    """A node answered, and either side refused the link."""
 
 
 Action: TypeAlias = Dial | Admit | Refuse | Probe | Tell | Left | Notice

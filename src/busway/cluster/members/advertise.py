@@ -1,4 +1,7 @@
-"""What a node tells the others of where it is reached, if nobody has said so: where it listens, as they see it."""
+"""The addresses that a node advertises by default: those where it listens, as other hosts reach them.
+
+`links` calls this module at the start.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -12,25 +15,25 @@ log = logging.getLogger("busway.cluster")
 
 
 def advertised(bound: Iterable[str], find: Callable[[int], Sequence[str]] = hosts) -> tuple[str, ...]:
-    """Addresses for other nodes and their clients. Of one that listens everywhere: those of the interfaces."""
-    told: dict[str, None] = {}
+    """Addresses for other nodes and their clients. For 0.0.0.0 or [::] these are the addresses of the interfaces."""
+    addresses: dict[str, None] = {}
     for text in bound:
         address = parse(text)
         if not address.everywhere:
-            told[text] = None
+            addresses[text] = None
             continue
         found = find(6 if ":" in address.host else 4)
         here = address.reachable(address.port)
         if found:
             ways = [str(replace(address, host=host)) for host in found]
-            log.info("the other nodes are told %s for %s; --advertise says otherwise", ", ".join(ways), text)
-            told |= dict.fromkeys(ways)
+            log.info("advertising %s to other nodes for %s; change it with --advertise", ", ".join(ways), text)
+            addresses |= dict.fromkeys(ways)
         else:
             log.warning(
-                "%s: no address is found at which other hosts reach this one, so the other nodes are told %s, which leads "
-                "nowhere from there: say it by --advertise, or Cluster(advertise=...)",
+                "%s: found no address at which other hosts reach this node, so it advertises %s,"
+                " which they can't reach: set one with --advertise or Cluster(advertise=...)",
                 text,
                 here,
             )
-            told[str(here)] = None
-    return tuple(told)[:MOST_ADDRESSES]
+            addresses[str(here)] = None
+    return tuple(addresses)[:MOST_ADDRESSES]

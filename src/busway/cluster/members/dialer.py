@@ -1,7 +1,7 @@
-"""Which nodes and listed servers are to be dialled, and when.
+"""The dial schedule: which nodes and listed servers to dial, and when.
 
-A machine, part of the membership. A server of the list is a target by its address until a connection shows which node it is; a node
-that others told of is a target by its guid.
+`membership` owns it and passes the time. A listed server is a target by its address until a connection shows its node.
+A node that other nodes reported is a target by its guid.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,25 +14,25 @@ from busway.cluster.node import MOST_ADDRESSES, Node
 
 JITTER: Final = 0.2
 SECOND: Final = 0.5
-"""Seconds by which the node with the higher guid lets the other one go first, so that mostly only one of them dials."""
+"""Seconds by which the node with the higher guid dials later, so that usually only one of two nodes dials."""
 HINTS: Final = 64
-"""Addresses that may be there by hearsay alone: who makes up more of them costs no more."""
+"""Unverified addresses that are dialled at most, so that forged ones cost little."""
 HOPELESS: Final = 30.0
-"""Seconds between attempts at somebody who said no."""
+"""Seconds between attempts at a server that refused the link."""
 STEADY: Final = 1.0
-"""Seconds that a link must have lived for the schedule to begin anew, so that a node with which no link lasts is not dialled all the time."""
+"""Seconds that a link must last to reset the schedule, so that a node with short links is not dialled all the time."""
 
 
 @dataclass(slots=True)
 class Target:
-    """Somebody to be linked to."""
+    """A node or server to link to."""
 
     key: str
-    """The guid, or the address as long as that isn't known."""
+    """The guid, or the address while the guid is unknown."""
     listed: tuple[str, ...] = ()
-    """Its addresses in the list, which are tried for ever."""
+    """Its addresses in the list, which are dialled for ever."""
     hinted: tuple[str, ...] = ()
-    """Where it may be, by the word of somebody who need not be a node."""
+    """Unverified addresses."""
     node: Node | None = None
     reconnect: tuple[float, ...] = RECONNECT
     timeout: float = TIMEOUT
@@ -40,29 +40,30 @@ class Target:
     tries: int = 0
     due: float | None = None
     attempt: int | None = None
-    put_off: bool = False
-    """Its dial waits for who has come as this node; that is done once."""
+    delayed: bool = False
+    """The dial was delayed once, for an incoming connection of this node."""
     since: float | None = None
-    """Since when there is a link to it."""
+    """When the link was opened; None: not linked."""
     seen: float = 0.0
-    """When it was there last, by what this node saw or others told."""
+    """When this node or another one last saw it."""
     stopped: bool = False
-    """It has said that it stops."""
+    """The node has announced its stop."""
     leads: str = ""
-    """Who was there, by its own word, when it was dialled last."""
+    """The guid that answered the last dial, unverified."""
     why: str = ""
-    """Why there is no link, by what was seen last,"""
+    """Why there is no link."""
     refused: bool = False
-    """which was somebody who said no, or to whom this side did."""
+    """The link was refused by either side."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
+        """All addresses to dial, in order."""
         own = self.node.addresses if self.node is not None else ()
         return tuple(dict.fromkeys((*self.listed, *own, *self.hinted)))
 
 
 class Dialer:
-    """All targets of one node."""
+    """The dial targets of one node."""
 
     def __init__(self, me: Node, listed: Sequence[Listed], chance: Callable[[], float]) -> None:
         self._me = me
@@ -70,10 +71,10 @@ class Dialer:
         self._attempts: dict[int, Target] = {}
         self._last = 0
         self.targets: dict[str, Target] = {}
-        for one in listed:
-            if one.address not in me.addresses:  # the list may name this server
-                key, delays = one.address, one.reconnect
-                self.targets[key] = Target(key, (key,), reconnect=delays, timeout=one.timeout, name=one.name)
+        for server in listed:
+            if server.address not in me.addresses:  # the list may name this server
+                key, delays = server.address, server.reconnect
+                self.targets[key] = Target(key, (key,), reconnect=delays, timeout=server.timeout, name=server.name)
 
     def start(self, now: float) -> None:
         for target in self.targets.values():
@@ -81,11 +82,11 @@ class Dialer:
 
     @property
     def due(self) -> float | None:
-        times = (one.due for one in self.targets.values() if one.attempt is None)
+        times = (target.due for target in self.targets.values() if target.attempt is None)
         return min((time for time in times if time is not None), default=None)
 
     def dial(self, now: float, linked: Collection[str], doubtful: Collection[str] = ()) -> list[Dial]:
-        """Those whose time has come. `doubtful`: somebody has come as that node and proved nothing yet, so it may be anybody."""
+        """Returns the dials that are due. `doubtful`: nodes with an incoming connection that is not verified yet."""
         dials = []
         for target in self.targets.values():
             if target.attempt is not None or target.due is None or target.due > now:
@@ -93,10 +94,10 @@ class Dialer:
             target.due = None
             if target.key in linked or target.leads in linked or not target.addresses:
                 continue
-            if not target.put_off and (target.key in doubtful or target.leads in doubtful):
-                target.put_off, target.due = True, now + SECOND  # mostly it is that node, and two dials cross
+            if not target.delayed and (target.key in doubtful or target.leads in doubtful):
+                target.delayed, target.due = True, now + SECOND  # usually it is that node, and both sides have dialled
                 continue
-            target.put_off = False
+            target.delayed = False
             self._last += 1
             target.attempt = self._last
             self._attempts[self._last] = target
@@ -104,18 +105,18 @@ class Dialer:
         return dials
 
     def hint(self, address: str, now: float) -> None:
-        """An address to try; it is forgotten if nobody is there, as a node that is gone."""
+        """Add an unverified address. It is forgotten like a lost node if no node answers."""
         if address in self._me.addresses:
             return
         for target in self.targets.values():
             if address in target.addresses:
                 target.seen = max(target.seen, now)
                 return
-        if sum(bool(one.hinted) and one.node is None for one in self.targets.values()) < HINTS:
+        if sum(bool(target.hinted) and target.node is None for target in self.targets.values()) < HINTS:
             self.targets[address] = Target(address, hinted=(address,), seen=now, due=now)
 
     def ended(self, attempt: int | None) -> Target | None:
-        """An attempt has led somewhere."""
+        """An attempt has ended. Returns its target."""
         target = None if attempt is None else self._attempts.pop(attempt, None)
         if target is not None:
             target.attempt = None
@@ -128,12 +129,12 @@ class Dialer:
         return target
 
     def failed_with(self, target: Target | None, now: float) -> None:
-        """Somebody is there with whom there is no link."""
+        """A node answered that can't be linked."""
         if target is not None:
             self.later(target, now, hopeless=True)
 
     def later(self, target: Target, now: float, *, hopeless: bool = False) -> None:
-        """Another attempt, by the schedule."""
+        """Schedule the next attempt."""
         delay = target.reconnect[min(target.tries, len(target.reconnect) - 1)]
         target.tries += 1
         if hopeless:
@@ -141,7 +142,7 @@ class Dialer:
         target.due = now + delay * (1 + JITTER * (2 * self._chance() - 1))
 
     def learn(self, node: Node, target: Target | None, now: float, ago: float = 0.0) -> None:
-        """A node is there, or was seen by another one so long ago; a target by address that led to it is one by its guid from now on."""
+        """A node is there, or another one saw it `ago` seconds ago. Its target by address becomes one by guid."""
         known = self.targets.get(node.guid)
         if target is not None and target.node is None:
             self.targets.pop(target.key, None)
@@ -160,7 +161,7 @@ class Dialer:
         known.seen = max(known.seen, now - ago)
 
     def stops(self, node: Node) -> bool:
-        """It has said that it stops; whether that is news."""
+        """A node announced its stop. Returns whether that is new."""
         target = self.targets.get(node.guid)
         if target is None or target.stopped or (target.node is not None and target.node.age > node.age):
             return False
@@ -168,21 +169,21 @@ class Dialer:
         return True
 
     def back(self, node: Node) -> None:
-        """It was seen; if it was started again since it stopped, that is over."""
+        """A node was seen. If it was started after its stop, it is not stopped any more."""
         target = self.targets.get(node.guid)
         if target is not None and (target.node is None or target.node.age < node.age):
             target.stopped = False
 
     def reached(self, node: Node, now: float) -> None:
-        """There is a link to it."""
-        for target in [one for one in self.targets.values() if one.leads == node.guid and one.node is None]:
+        """A link to a node is open."""
+        for target in [other for other in self.targets.values() if other.leads == node.guid and other.node is None]:
             self.learn(node, target, now)
         self.learn(node, None, now)
         target = self.targets[node.guid]
         target.node, target.since, target.due, target.stopped = node, now, None, False
 
     def lost(self, guid: str, now: float, *, hopeless: bool = False) -> None:
-        """Its link has ended, or did not come to be."""
+        """The link to a node has ended, or could not be opened."""
         for target in self.targets.values():
             if guid not in {target.key, target.leads}:
                 continue
@@ -197,26 +198,26 @@ class Dialer:
             self.targets[guid].seen = now
 
     def left_alone(self, guid: str, now: float) -> None:
-        """Somebody came as this node and is gone without a proof: that changes nothing, but that it is dialled if it was not to be."""
+        """An incoming connection of this node ended without a proof. Make sure that the node is dialled."""
         for target in self.targets.values():
             if guid in {target.key, target.leads} and target.attempt is None and target.due is None:
                 self.later(target, now)
 
     def again(self, guid: str, now: float) -> None:
-        """There is hope for it now."""
+        """A node may be reachable now: dial it at once."""
         for target in self.targets.values():
             if target.due is not None and guid in {target.key, target.leads}:
                 target.due = min(target.due, now)
 
     def own(self, target: Target, now: float, *, same: bool) -> None:
-        """An address has led to this very node, or to a copy of it."""
+        """An address leads to this node itself, or to a copy of it."""
         if same:
             self.targets.pop(target.key, None)
         else:
             self.later(target, now, hopeless=True)
 
     def forgotten(self, now: float, after: float, linked: Collection[str]) -> list[Target]:
-        """Those that were not seen for so long, and are not in the list; they are not dialled any more."""
+        """Remove and return targets that were not seen for `after` seconds and are not in the list."""
         gone = [
             target
             for target in self.targets.values()

@@ -1,6 +1,7 @@
-"""The list of a cluster's servers: given as an argument, on the command line or in a file `servers.json`.
+"""The list of a cluster's servers, from an argument, the command line or a file `servers.json`.
 
-Values only. The argument counts before the command line, and that before the file; the list may name the server itself.
+`busway.serve`, the client and the command line call it. An argument overrides the command line, and that the file. The
+list may name the server itself.
 """
 
 import json
@@ -27,7 +28,7 @@ RECONNECT: Final = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a server; the last one repeats."""
 TIMEOUT: Final = 5.0
 LEAST: Final = 0.01
-"""Seconds that the repeated one has at least: a server that is not there is no reason to be busy."""
+"""The minimum of the repeated delay in seconds, to limit the load of dialling a missing server."""
 
 _SPAN: Final = re.compile(r"^(?:(\d+)D)?(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?$")
 _SECONDS: Final = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h)?$")
@@ -45,7 +46,7 @@ _TYPES: Final = {
     "array": "a list […]",
     "null": "null",
 }
-"""Types of a decoder in the words of the file."""
+"""The names of decoder types in error messages."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
@@ -58,19 +59,20 @@ class Listed:
     reconnect: tuple[float, ...] = RECONNECT
     timeout: float = TIMEOUT
     fields: Mapping[str, Any] | None = None
-    """The address fields of the server with this name: it adds them to each message."""
+    """The address fields of this server, which it adds to each message."""
 
     def __post_init__(self) -> None:
         if not self.reconnect:
             raise ValueError("reconnectSchedule: at least one delay is needed")
         if self.reconnect[-1] < LEAST:
             raise ValueError(
-                f"reconnectSchedule: the last delay is repeated, and has to be {LEAST * 1000:g}ms or more, not {self.reconnect[-1]:g} s"
+                f"reconnectSchedule: the last delay repeats and must be at least {LEAST * 1000:g}ms,"
+                f" not {self.reconnect[-1]:g} s"
             )
 
 
 class ServersError(ValueError):
-    """A list of servers that can't be understood, with where it is wrong."""
+    """A list of servers is invalid. The text names the faulty place."""
 
 
 class _Connection(msgspec.Struct, rename={"reconnect": "reconnectSchedule"}):
@@ -89,27 +91,27 @@ class _Entry(msgspec.Struct):
 
 
 def listed(servers: str | Sequence[str | Listed] | None, *, port: int = DEFAULT_PORT) -> list[Listed]:
-    """The servers of an argument: texts such as `tcp://HOST:PORT`, `HOST:PORT`, `PORT`, or the same with commas between them."""
+    """The servers of an argument: `tcp://HOST:PORT`, `HOST:PORT`, `PORT`, or several separated by commas."""
     if servers is None:
         return []
     given: list[str | Listed] = []
-    for one in servers.split(",") if isinstance(servers, str) else servers:
-        if isinstance(one, Listed):
-            given.append(one)
+    for item in servers.split(",") if isinstance(servers, str) else servers:
+        if isinstance(item, Listed):
+            given.append(item)
         else:
-            check_type("a server", one, str, "a text such as HOST:PORT")
-            given.extend(part.strip() for part in one.split(",") if part.strip())
+            check_type("a server", item, str, "a text such as HOST:PORT")
+            given.extend(part.strip() for part in item.split(",") if part.strip())
     if isinstance(servers, str) and servers.strip() and not given:
-        raise ServersError(f"a list of servers that names no server: {servers!r}")
+        raise ServersError(f"the list of servers names no server: {servers!r}")
     found: dict[str, Listed] = {}
-    for one in given:
-        server = one if isinstance(one, Listed) else Listed(address_of(one, port=port))
+    for item in given:
+        server = item if isinstance(item, Listed) else Listed(address_of(item, port=port))
         found.setdefault(server.address, server)
     return list(found.values())
 
 
 def address_of(text: str, *, port: int = DEFAULT_PORT) -> str:
-    """The address that `tcp://HOST:PORT`, `unix:PATH`, `HOST:PORT`, `HOST` or `PORT` mean."""
+    """The full address for `tcp://HOST:PORT`, `unix:PATH`, `HOST:PORT`, `HOST` or `PORT`."""
     try:
         address = parse(_whole(text, port))
         _check_port(address)
@@ -121,13 +123,13 @@ def address_of(text: str, *, port: int = DEFAULT_PORT) -> str:
 
 
 def _check_port(address: Address) -> None:
-    """To listen on port 0 is to have any; nobody can be reached there."""
+    """Port 0 is for listening on a free port only. Raises ValueError."""
     if not address.path and not address.port:
-        raise ValueError("nobody can be reached at port 0")
+        raise ValueError("no server can be reached at port 0")
 
 
 def _whole(text: str, port: int) -> str:
-    """The same with scheme, host and port."""
+    """Complete an address with scheme, host and port."""
     if text.startswith("memory:"):
         raise ValueError("other processes can't reach it")
     if "://" in text or text.startswith("unix:"):
@@ -141,26 +143,28 @@ def _whole(text: str, port: int) -> str:
 
 
 def read_file(path: str | PathLike[str]) -> list[Listed]:
-    """The servers of a file in the format of servers.json that are enabled. Raises ServersError."""
+    """The enabled servers of a file in the format of servers.json. Raises ServersError."""
     path = Path(path)
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ServersError(f"{path} can't be read: {error}") from error
+        raise ServersError(f"can't read {path}: {error}") from error
     if not text.strip():
-        raise ServersError(f"{path} is empty; a file without servers has []")
+        raise ServersError(f"{path} is empty; write [] for no servers")
     try:
         given = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ServersError(f"{path} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}") from error
+        raise ServersError(
+            f"{path} is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise ServersError(f"{path}: {error}") from error
     try:
         entries = msgspec.convert(given, list[_Entry])
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ServersError(f"{path}{_wrong(str(error), given)}") from error
-    _tell_unused(path, given)
-    _tell_names(path, entries)
+        raise ServersError(f"{path}{_located_error(str(error), given)}") from error
+    _warn_unknown(path, given)
+    _warn_duplicates(path, entries)
     found: dict[str, Listed] = {}
     for number, entry in enumerate(entries):
         where = f"{path}, entry {number + 1}" + (f" ({entry.name})" if entry.name else "")
@@ -176,38 +180,38 @@ def read_file(path: str | PathLike[str]) -> list[Listed]:
     return list(found.values())
 
 
-def _wrong(said: str, given: Any) -> str:
-    """What a decoder says of a value, in the words of the file."""
+def _located_error(said: str, given: Any) -> str:
+    """A decoder's error, with the place in the file."""
     what, _, where = said.partition(" - at ")
     found = _PLACE.match(where)
-    if found is None:  # it is not in an entry
-        return f": {_in_words(what)}"
+    if found is None:  # the error is not in an entry
+        return f": {_readable_error(what)}"
     entry = given[int(found[1])]
     name = entry.get("name") if isinstance(entry, dict) else None
     text = f", entry {int(found[1]) + 1}" + f" ({name})" * isinstance(name, str)
     place = found[2].strip(".")
-    return f"{text}: {place}: {_in_words(what)}" if place else f"{text}: {_in_words(what)}"
+    return f"{text}: {place}: {_readable_error(what)}" if place else f"{text}: {_readable_error(what)}"
 
 
-def _in_words(said: str) -> str:
-    """With the types as somebody calls them who writes such a file."""
+def _readable_error(said: str) -> str:
+    """A decoder's error with the type names of JSON."""
     if found := _LACKING.match(said):
         return f"{found[1]!r} is missing"
     if found := _EXPECTED.match(said):
-        wanted, got = (_TYPES.get(one, one) for one in found.groups())
+        wanted, got = (_TYPES.get(kind, kind) for kind in found.groups())
         return f"{wanted} is expected, not {got}"
     return said
 
 
-def _tell_names(path: Path, entries: "Sequence[_Entry]") -> None:
-    """Warn of a name that several servers have: it means a node, as for --mirror-of, and its address fields."""
+def _warn_duplicates(path: Path, entries: "Sequence[_Entry]") -> None:
+    """Warn about a name that several servers have. It must identify one node, as for --mirror-of."""
     names = Counter(entry.name for entry in entries if entry.enabled and entry.name)
     for name in [name for name, count in names.items() if count > 1]:
-        log.warning("%s: %d servers have the name %r; give each its own", path, names[name], name)
+        log.warning("%s: %d servers have the name %r; give each its own name", path, names[name], name)
 
 
-def _tell_unused(path: Path, entries: list[dict[str, Any]]) -> None:
-    """Warn of what Busway has no use for: settings of other programs, or misspelt ones."""
+def _warn_unknown(path: Path, entries: list[dict[str, Any]]) -> None:
+    """Warn about unknown settings: those of other programs, or misspelt ones."""
     unused: dict[str, str] = {}
     for entry in entries:
         for kind, given in ((_Entry, entry), (_Connection, entry["connection"])):
@@ -216,8 +220,8 @@ def _tell_unused(path: Path, entries: list[dict[str, Any]]) -> None:
                 close = get_close_matches(name.lower(), known, 1)
                 unused[name] = known[close[0]] if close else ""
     if unused:
-        told = (f"{name!r}" + f" (is {meant!r} meant?)" * bool(meant) for name, meant in sorted(unused.items()))
-        log.warning("%s: not used: %s", path, ", ".join(told))
+        names = (f"{name!r}" + f" (is {meant!r} meant?)" * bool(meant) for name, meant in sorted(unused.items()))
+        log.warning("%s: unknown settings: %s", path, ", ".join(names))
 
 
 def _server(entry: _Entry) -> Listed:
@@ -227,14 +231,16 @@ def _server(entry: _Entry) -> Listed:
         _check_port(found)
         address = str(found)
     elif connection.port is None:
-        raise ValueError("connection: a port (or a url) is needed")
+        raise ValueError("connection: needs a port or a url")
     else:
         if not 0 < connection.port < 1 << 16:
-            raise ValueError(f"connection: {connection.port} is no port")
+            raise ValueError(f"connection: {connection.port} is not a valid port")
         address = address_of(f"{connection.host}:{connection.port}")
     delays = connection.reconnect
     schedule = (
-        RECONNECT if delays is None else tuple(span(one) for one in (delays if isinstance(delays, list) else [delays]))
+        RECONNECT
+        if delays is None
+        else tuple(span(delay) for delay in (delays if isinstance(delays, list) else [delays]))
     )
     timeout = TIMEOUT if connection.timeout is None else span(connection.timeout)
     return Listed(address, entry.name, schedule, timeout or TIMEOUT, entry.address)
@@ -243,7 +249,7 @@ def _server(entry: _Entry) -> Listed:
 def span(given: object) -> float:
     """Seconds: a number, `10s`, `500ms`, or a span as kdb+ writes it (`0D00:01` is a minute)."""
     if isinstance(given, bool) or not isinstance(given, int | float | str):
-        raise ValueError(f"not a time span: {given!r}")  # noqa: TRY004 - it is the file's fault, not a caller's
+        raise ValueError(f"not a time span: {given!r}")  # noqa: TRY004 - an error in the file, not of a caller
     if not isinstance(given, str):
         if not 0 <= given < float("inf"):
             raise ValueError(f"not a time span: {given!r}")
@@ -259,7 +265,7 @@ def span(given: object) -> float:
 def chosen(
     argument: str | Sequence[str | Listed] | None, line: str | None, file: str | PathLike[str] | None
 ) -> list[Listed]:
-    """By priority: the argument, the command line, the file; the first that is given counts, even if it is empty."""
+    """The servers of the first given source: argument, command line or file. It counts even if it is empty."""
     for given in (argument, line):
         if given is not None:
             return listed(given)

@@ -1,7 +1,7 @@
-"""How much people are told of troubles that others cause: each of them once a minute, and of strangers no more than a few.
+"""Rate limit for warnings about other nodes: the same one once a minute, and only a few about strangers.
 
-A machine, part of the membership. Whoever reaches the port can come under as many names as it likes, so what is told of those who came and
-showed no key is bounded altogether; how many were left out is counted and said.
+`membership` owns it and passes the time. Any host that reaches the port can claim any number of names, so the warnings
+about nodes without a proof of the key are limited together. The number of suppressed ones is reported.
 """
 
 from typing import Final
@@ -10,56 +10,56 @@ from busway.cluster.members.actions import Kind, Notice
 from busway.cluster.node import MOST_NODES
 
 EVERY: Final = 60.0
-"""Seconds in which the same is told once, and for which what is told of strangers counts."""
+"""Seconds in which the same warning is reported once, and for which the limit for strangers holds."""
 STRANGERS: Final = 10
-"""Notices about strangers in that time."""
+"""Warnings about strangers in EVERY seconds."""
 _REPEATED: Final = frozenset({"refused", "conflict"})
-"""What goes on until somebody changes something."""
+"""Kinds that repeat until an operator changes something."""
 _SUMMARY: Final[dict[str, str]] = {
-    "refused": "{} more that came in the last minute were refused",
-    "conflict": "{} more that came in the last minute were in conflict",
+    "refused": "{} more connections were refused in the last minute",
+    "conflict": "{} more connections were in conflict in the last minute",
 }
 
 
 class Warnings:
-    """What was told by one node."""
+    """The warnings of one node."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], float] = {}
-        self._begun: float | None = None
-        """When the first of the strangers came that count now."""
+        self._reported: dict[tuple[str, str], float] = {}
+        self._period_start: float | None = None
+        """When the current limit period for strangers began."""
         self._count = 0
-        self._left: dict[Kind, int] = {}
-        """How many were left out since, by what would have been told."""
+        self._suppressed: dict[Kind, int] = {}
+        """Suppressed warnings of this period, by kind."""
 
     @property
     def due(self) -> float | None:
-        """When it is to be said how many were left out."""
-        return self._begun + EVERY if self._begun is not None and self._left else None
+        """When to report the number of suppressed warnings; None: there are none."""
+        return self._period_start + EVERY if self._period_start is not None and self._suppressed else None
 
     def worth(self, kind: Kind, guid: str, now: float, *, stranger: bool) -> bool:
-        """Whether people are told this."""
+        """Whether to report this warning."""
         if kind not in _REPEATED:
             return True
-        if now < self._told.get((kind, guid), float("-inf")) + EVERY:
+        if now < self._reported.get((kind, guid), float("-inf")) + EVERY:
             return False
-        if stranger and not self._room(now):
-            self._left[kind] = self._left.get(kind, 0) + 1
+        if stranger and not self._allow_stranger(now):
+            self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
             return False
-        if len(self._told) > MOST_NODES:
-            self._told.clear()
-        self._told[kind, guid] = now
+        if len(self._reported) > MOST_NODES:
+            self._reported.clear()
+        self._reported[kind, guid] = now
         return True
 
     def left_out(self, now: float) -> list[Notice]:
-        """What there is to say of those that were left out, when it is time."""
+        """Notices about suppressed warnings, when they are due."""
         if (due := self.due) is None or now < due:
             return []
-        left, self._left, self._begun = self._left, {}, None
-        return [Notice(kind, "", "", _SUMMARY[kind].format(times), times) for kind, times in left.items()]
+        suppressed, self._suppressed, self._period_start = self._suppressed, {}, None
+        return [Notice(kind, "", "", _SUMMARY[kind].format(times), times) for kind, times in suppressed.items()]
 
-    def _room(self, now: float) -> bool:
-        if self._begun is None or (now >= self._begun + EVERY and not self._left):
-            self._begun, self._count = now, 0
+    def _allow_stranger(self, now: float) -> bool:
+        if self._period_start is None or (now >= self._period_start + EVERY and not self._suppressed):
+            self._period_start, self._count = now, 0
         self._count += 1
         return self._count <= STRANGERS

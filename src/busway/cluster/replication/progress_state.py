@@ -14,7 +14,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
-from busway.cluster.failover.lease import SILENCE
+from busway.cluster.protocol import SILENCE
 from busway.errors import BusError
 
 _NOTICED: Final = SILENCE + 1

@@ -131,7 +131,7 @@ def test_without_the_helper(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(mount.shutil, "which", lambda name: None)
     for work in (lambda: mount.mount(tmp_path, Mount()), lambda: mount.unmount(tmp_path)):
-        with pytest.raises(busway.MountFailed, match=r"fusermount3 is not there.*apt install fuse3"):
+        with pytest.raises(busway.MountFailed, match=r"fusermount3 is missing.*apt install fuse3"):
             work()
     assert "fusermount3" in mount.missing()
 

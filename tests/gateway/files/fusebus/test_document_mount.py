@@ -140,7 +140,7 @@ def test_a_living_one_is_not_pushed_aside(tmp_path: Path) -> None:
     ("make", "word"),
     [
         (lambda path: None, "there is no folder"),
-        (lambda path: path.write_text("x"), "is no folder"),
+        (lambda path: path.write_text("x"), "is not a folder"),
     ],
     ids=["no folder", "a file"],
 )

@@ -113,7 +113,7 @@ async def test_nodes_are_forgotten(peer):
     peer.send(Op.FORGET, found[0], protocol.FORGET.pack(2))
     assert (await peer.ask(Op.GETATTR, found[0], bytes(16)))[0] == 0
     peer.send(
-        Op.BATCH_FORGET, 0, protocol.BATCH.pack(2, 0) + protocol.ONE.pack(found[0], 1) + protocol.ONE.pack(999, 1)
+        Op.BATCH_FORGET, 0, protocol.BATCH.pack(2, 0) + protocol.PAIR.pack(found[0], 1) + protocol.PAIR.pack(999, 1)
     )
     assert (await peer.ask(Op.GETATTR, found[0], bytes(16)))[0] == errno.ESTALE
     assert len(peer.files._nodes) == before + 1
@@ -156,7 +156,7 @@ async def test_garbage(peer, seed, caplog):
                 protocol.READ.pack(chance.choice(handles), 0, chance.randrange(200), 0, 0, 0o4002, 0)
                 + chance.randbytes(50),
                 protocol.READ.pack(chance.choice(handles), 0, 40, 0, 0, 0o4002, 0)
-                + protocol.ONE.pack(chance.randrange(4), 0),
+                + protocol.PAIR.pack(chance.randrange(4), 0),
             ]
         )
         peer.send(op, chance.choice(nodes), body)

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 import busway
 from busway.gateway.files.fusebus.registry import Registry
 from busway.gateway.files.topics import names
-from busway.gateway.files.topics.lines import Lines, Reader, Written
+from busway.gateway.files.topics.lines import Lines, Reader, LineParser
 from busway.gateway.files.topics.tree import Paths
 from busway.gateway.message_json import of_object
 from tests.support.fusebus_client import refused
@@ -29,39 +29,39 @@ def test_lines_are_a_file_that_is_cut_at_its_beginning(given_lines, limit):
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
 def test_written_lines_are_cut_wherever_a_write_ends(writes):
-    written, found = Written(1000), []
+    written, found = LineParser(1000), []
     for one in writes:
         found += written.add(one)
-    assert b"\n".join([*found, written.last()]) == b"".join(writes)
-    assert written.last() == b""
+    assert b"\n".join([*found, written.finish()]) == b"".join(writes)
+    assert written.finish() == b""
 
 
 def test_a_line_that_is_too_long_takes_nothing_of_its_write():
-    written = Written(4)
+    written = LineParser(4)
     assert written.add(b"ab") == []
     with refused(errno.EMSGSIZE):
         written.add(b"c\nabcde\n")
-    assert written.thrown == 2
+    assert written.refused == 2
     assert written.add(b"c\n") == [b"c"]
-    assert written.last() == b""
+    assert written.finish() == b""
 
 
 def test_the_rest_of_a_line_that_is_too_long_is_thrown_away():
-    written = Written(4)
+    written = LineParser(4)
     with refused(errno.EMSGSIZE):
         written.add(b"abcde")
     with refused(errno.EMSGSIZE):
         written.add(b"f")
-    assert written.thrown == 1
+    assert written.refused == 1
     assert written.add(b"g\nhi\nj") == [b"hi"]
-    assert written.last() == b"j"
+    assert written.finish() == b"j"
 
 
 def test_a_descriptor_that_is_closed_ends_a_line_that_is_too_long():
-    written = Written(4)
+    written = LineParser(4)
     with refused(errno.EMSGSIZE):
         written.add(b"abcde")
-    assert written.last() == b""
+    assert written.finish() == b""
     assert written.add(b"next\n") == [b"next"]
 
 
@@ -78,7 +78,7 @@ def test_a_reader_gets_whole_lines_and_knows_how_many_it_did_not(steps, limit):
             lines.add(b"<%d>\n" % written)
             written += 1
         missed = reader.missed
-        data = reader.read(reader.place, size)[1]
+        data = reader.read(reader.position, size)[1]
         only_its_end += reader.missed > missed and got.endswith(b">")  # of which nothing else was gone
         got += data
     assert got == b"" or got.endswith(b"\n")
@@ -160,13 +160,13 @@ def test_paths():
     with refused(errno.ENOENT):
         paths.remove("a/b/c")
     paths.add("x")
-    paths.leave("a/b/c")
+    paths.discard("a/b/c")
     for path in ("a/b", "a", "x"):
         paths.remove(path)
     assert paths.has("x")
-    paths.leave("x")
+    paths.discard("x")
     with refused(errno.ENOENT):
-        paths.leave("x")
+        paths.discard("x")
     with refused(errno.ENOENT):
         paths.remove("a")
     assert not list(paths.folders(""))
