@@ -1,1 +1,1 @@
-"""Gateways for clients without Busway's native protocol: JSON over HTTP and WebSocket, CloudEvents, metrics and files."""
+"""Gateways for clients without the native protocol: JSON over HTTP and WebSocket, CloudEvents, metrics and files."""

@@ -1,4 +1,4 @@
-"""Conversion between messages and JSON objects, for `busway sub --json` and for the lines of the file door. Values only."""
+"""Conversion between messages and JSON objects, for `busway sub --json` and lines of the file door. Values only."""
 
 import base64
 from typing import Any

@@ -40,19 +40,20 @@ def serve(
 ) -> Server:
     """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
 
-    The broker adds `fields` to each message that it forwards. `data` is a folder for state that survives a restart: streams,
-    channels, pins and the guid of the broker. `stores` are databases (`sqlite:///PATH`, `postgresql://USER@HOST/NAME`); their
-    keys are the names by which clients store streams in them.
+    The broker adds `fields` to each message that it forwards. `data` is a folder for state that survives a restart:
+    streams, channels, pins and the guid of the broker. `stores` are databases (`sqlite:///PATH`,
+    `postgresql://USER@HOST/NAME`); their keys are the names by which clients store streams in them.
 
-    With `cluster` (a name, or a `busway.Cluster` for more settings) or `servers` (some other nodes: `tcp://HOST:PORT`,
-    `HOST:PORT`, `PORT`) the broker is a node of a cluster, whose nodes have the same name and `key`. If the list `servers`
-    has address fields for the server with this `name`, the broker adds them to each message, too.
+    With `cluster` (a name, or a `busway.Cluster` for more settings) or `servers` (some other nodes:
+    `tcp://HOST:PORT`, `HOST:PORT`, `PORT`) the broker is a node of a cluster, whose nodes have the same name and
+    `key`. If the list `servers` has address fields for the server with this `name`, the broker adds them to each
+    message, too.
 
     `http` (`HOST:PORT`, or a `busway.Http` for more settings) is the address for JSON over HTTP and WebSocket; it needs
     `busway[http]`.
 
-    An address that other hosts can reach needs authentication: `Settings.authenticate` or TLS with `ca` for native clients,
-    keys for HTTP, and a `key` for a cluster. `insecure=True` allows it without, with a warning in the log.
+    An address that other hosts can reach needs authentication: `Settings.authenticate` or TLS with `ca` for native
+    clients, keys for HTTP, and a `key` for a cluster. `insecure=True` allows it without, with a warning in the log.
 
     ::
 

@@ -31,10 +31,10 @@ class Key:
     serve: tuple[str, ...] = ()
     request: tuple[str, ...] = ()
     window: float | None = None
-    """Largest error of the timestamp of a request, in seconds. None: requests need no timestamp, and replays are possible."""
+    """Largest error of a request's timestamp in seconds. None: requests need no timestamp, and replays are possible."""
 
     def may(self, verb: Verb, topic: str) -> bool:
-        """Whether a granted pattern for the verb covers the whole topic or pattern. An invalid topic is never covered."""
+        """Whether a granted pattern for the verb covers the whole topic or pattern; False for an invalid one."""
         if verb not in VERBS:
             raise ValueError(f"verb must be one of {', '.join(VERBS)}, not {verb!r}")
         granted: tuple[str, ...] = getattr(self, verb)
@@ -74,9 +74,9 @@ def _fragments(pattern: str) -> tuple[str, ...]:
 def _contains(whole: tuple[str, ...], part: tuple[str, ...]) -> bool:
     """Whether the pattern `whole` matches all topics of the pattern `part`.
 
-    The search walks both patterns at once, with the fragments that they name and one that stands for all others. A state is
-    an index in `part` and the set of indexes in `whole` that the same fragments lead to. `part` is not contained if it can
-    end in a state where `whole` can't.
+    The search walks both patterns at once, with the fragments that they name and one that stands for all others. A
+    state is an index in `part` and the set of indexes in `whole` that the same fragments lead to. `part` is not
+    contained if it can end in a state where `whole` can't.
     """
     names = {fragment for fragment in (*whole, *part) if "*" not in fragment}
     names.add("/")  # no fragment contains a slash, so it stands for all others

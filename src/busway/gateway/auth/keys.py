@@ -139,7 +139,7 @@ class Keyring:
         try:
             keys = self._source.read()
         except KeysError as error:
-            log.error("the changed keys are invalid, so the old ones stay: %s", error)  # noqa: TRY400 - no traceback needed
+            log.error("the changed keys are invalid, so the old ones stay: %s", error)  # noqa: TRY400 - text suffices
             return
         self._keys = keys
         self._replays = {api_key: replays for api_key, replays in self._replays.items() if api_key in keys}

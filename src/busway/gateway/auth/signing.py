@@ -1,8 +1,9 @@
 """Signatures of JSON requests: makes the signed text, signs requests and verifies signatures. Pure functions.
 
-A request is flat, or has its control fields in a member `headers`; `apiKey` and `signature` are control fields. The signed
-text is the whole request with `apiKey` and without `signature`, as compact JSON with sorted keys and with bytes in base64.
-Released clients write that JSON in three ways, see `Writing`. `keys.py` verifies requests here; programs sign them.
+A request is flat, or has its control fields in a member `headers`; `apiKey` and `signature` are control fields. The
+signed text is the whole request with `apiKey` and without `signature`, as compact JSON with sorted keys and with
+bytes in base64. Released clients write that JSON in three ways, see `Writing`. `keys.py` verifies requests here;
+programs sign them.
 """
 
 import base64
@@ -63,8 +64,8 @@ def signed_text(
 ) -> bytes:
     """The signed text of a request; give `api_key` if the request has none yet.
 
-    Programs write numbers in many ways (`1e-7`, `1E-07`) and sign them as they send them. `raw` is the request as received,
-    to keep its numbers. Raises ValueError if the request can't be signed.
+    Programs write numbers in many ways (`1e-7`, `1E-07`) and sign them as they send them. `raw` is the request as
+    received, to keep its numbers. Raises ValueError if the request can't be signed.
     """
     return _text_of(_signed_part(request, api_key, raw), writing)
 
@@ -76,7 +77,7 @@ def _signed_part(request: Mapping[str, Any], api_key: str | None, raw: bytes | s
     except RecursionError as error:
         raise ValueError("the request is nested too deeply") from error
     if not isinstance(whole, dict):
-        raise ValueError("a request must be a JSON object")  # noqa: TRY004 - the text is wrong, not the type of an argument
+        raise ValueError("a request must be a JSON object")  # noqa: TRY004 - the text is wrong, not a type
     signed_part = {name: value for name, value in control(whole).items() if name != "signature"}
     if api_key is not None:
         signed_part["apiKey"] = api_key
@@ -106,7 +107,7 @@ def signed(request: Mapping[str, Any], api_key: str, secret: str) -> dict[str, A
 
 
 def verify(request: Mapping[str, Any], secret: str, *, raw: bytes | str | None = None) -> bool:
-    """Whether the signature of a request is valid for one of the texts that released clients sign, in either letter case.
+    """Whether a request has a valid signature, in either letter case, of one of the texts that released clients sign.
 
     An invalid signature takes as long as a valid one, because the number of texts depends on the request alone.
     """

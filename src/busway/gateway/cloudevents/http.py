@@ -88,8 +88,8 @@ def routes(
 ) -> list[web.RouteDef]:
     """The routes of CloudEvents. `allow` raises Refused if the key of a request does not allow it.
 
-    A request must arrive within `slow` seconds. A reader that reads nothing for `stall` seconds is disconnected. Streams
-    end with the application.
+    A request must arrive within `slow` seconds. A reader that reads nothing for `stall` seconds is disconnected.
+    Streams end with the application.
     """
     slow, stall = check_seconds("slow", slow, zero=False), check_seconds("stall", stall, zero=False)
     handlers = _Handlers(connect, allow, to_status, slow, stall)

@@ -1,8 +1,8 @@
 """Mapping between CloudEvents and messages; a round trip in either direction loses nothing. Values only.
 
-The subject of an event becomes the topic, its data the payload, its attributes the fields `ce-id`, `ce-source`, …, and its
-extensions fields of the same names, which rules of subscriptions can use. A message that was no event gives its id, sender
-and time to the event. Fields that can't be extensions go into the extension `buswayfields`.
+The subject of an event becomes the topic, its data the payload, its attributes the fields `ce-id`, `ce-source`, …,
+and its extensions fields of the same names, which rules of subscriptions can use. A message that was no event gives
+its id, sender and time to the event. Fields that can't be extensions go into the extension `buswayfields`.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""The AsyncAPI 3.0 document of a bus: its streams with their topics, its services and the declared protocols. Values only.
+"""The AsyncAPI 3.0 document of a bus: its streams with their topics, its services and the declared protocols.
 
-`http/routes.py` serves it at `/asyncapi.json`. It describes the bus as one application, which receives published messages
-and sends them to subscribers.
+`http/routes.py` serves it at `/asyncapi.json`. It describes the bus as one application, which receives published
+messages and sends them to subscribers. Values only.
 """
 
 import re
@@ -15,8 +15,8 @@ from busway.client.typed.codec import Codec
 from busway.client.typed.protocol import Kind, kind_for
 
 _ABOUT: Final = (
-    "Topics are paths. In addresses `{part1}` stands for one fragment of a topic (`*` in a pattern) and `{rest1}` for any "
-    "number of fragments (`**`); a regular expression has no address, so the description names it."
+    "Topics are paths. In addresses `{part1}` stands for one fragment of a topic (`*` in a pattern) and `{rest1}` for "
+    "any number of fragments (`**`); a regular expression has no address, so the description names it."
 )
 _SCHEMA: Final = "#/components/schemas/{name}"
 _TYPES: Final = {"json": "application/json", "msgpack": "application/vnd.msgpack"}
@@ -29,7 +29,7 @@ def document(
     protocols: Sequence[type] = (),
     http: str | None = None,
 ) -> dict[str, Any]:
-    """The document of `Server.overview()`. `services` are the topics of services; `http` is the URL of the HTTP port."""
+    """The document of `Server.overview()`. `services` are topics of services; `http` is the URL of the HTTP port."""
     made = _Document()
     for stream in figures["streams"]:
         made.stream(stream)

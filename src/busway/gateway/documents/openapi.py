@@ -22,9 +22,9 @@ from busway.gateway.documents.operations import (
 )
 
 _ABOUT: Final = (
-    "Queues, services and publish/subscribe over HTTP. Commands are JSON objects in one of two forms: flat, or with their control "
-    "fields in a member `headers`; a WebSocket at any path takes the same. In the second form control fields may also be "
-    "headers of the request, whose body is then the body of the command."
+    "Queues, services and publish/subscribe over HTTP. Commands are JSON objects in one of two forms: flat, or with "
+    "their control fields in a member `headers`; a WebSocket at any path takes the same. In the second form control "
+    "fields may also be headers of the request, whose body is then the body of the command."
 )
 _PLAIN: Final = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"
 _BASE64: Final = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"

@@ -294,7 +294,7 @@ OPERATIONS: Final = (
         "/",
         "command",
         "commands",
-        "A command, or a call of a service, as a JSON object in either form, at any path. The answer has the same form.",
+        "A command, or a call of a service, as a JSON object in either form, at any path. The answer has that form.",
         (_DONE, *_REFUSALS),
         body={JSON: {"oneOf": [_ref("FlatRequest"), _ref("HeadersRequest")]}},
     ),
@@ -332,8 +332,8 @@ OPERATIONS: Final = (
         "/events",
         "publishEvents",
         "events",
-        "Publish CloudEvents, each on the topic that is its subject: one in structured mode, a batch, or one in binary mode "
-        "with its attributes as headers `ce-…` and its data as the body.",
+        "Publish CloudEvents, each on the topic that is its subject: one in structured mode, a batch, or one in binary "
+        "mode with its attributes as headers `ce-…` and its data as the body.",
         _PUBLISHED,
         (_DURABLE,),
         _events({"allOf": [_ref("Event"), {"required": ["subject"], "properties": {"subject": TOPIC}}]}),

@@ -1,1 +1,1 @@
-"""The file door: the bus as a file system, for everything that can open, read, write and poll a file."""
+"""The file door: mounts the bus as a file system, for programs that can open, read, write and poll files."""

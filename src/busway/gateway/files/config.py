@@ -1,4 +1,4 @@
-"""What can be set of the file door. A frozen value that checks itself when made."""
+"""Settings of the file door: `Mount`, a frozen value that checks itself when the command line or a program makes it."""
 
 from dataclasses import dataclass, fields
 from typing import Final
@@ -9,47 +9,47 @@ from busway.fuse.format import HEAD, stride
 from busway.settings import KiB, MiB
 
 LONGEST_NAME: Final = 511
-"""Bytes of the name of a channel."""
+"""Longest name of a channel, in bytes."""
 PRIVATE: Final = 0o600
 SHARED: Final = 0o666
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A mount of the bus. Counts and bytes are limits, times are seconds."""
+    """The settings of a mount. Counts and bytes are limits, times are seconds."""
 
     channels: int = 1024
-    """Channels; they are never removed."""
+    """Channels of `fusebus`, which are never removed."""
     messages: int = 4096
-    """Messages that are kept for those who read `fusebus`; the oldest go."""
+    """Messages buffered for the readers of `fusebus`; the oldest are dropped."""
     bytes: int = 4 * MiB
-    """And bytes of them."""
+    """Bytes of messages buffered for the readers of `fusebus`; the oldest are dropped."""
     max_message: int = 1016
-    """Longest payload of a message that is written to `fusebus`."""
+    """Longest payload of a message written to `fusebus`."""
     clients: int = 16_384
-    """Open files `fusebus`."""
+    """Clients of `fusebus`, which are its open files."""
     subscriptions: int = 1024
-    """Subscriptions of one of them."""
+    """Subscriptions of one client of `fusebus`."""
     unsent: int = 4 * MiB
-    """Bytes that wait for the bus; writers wait beyond that."""
+    """Bytes queued for the bus; above that writers wait."""
     line: int = 1 * MiB
-    """Longest line that is written to a file of a topic, and longest request to a service."""
+    """Longest line written to a topic file, and longest request to a service."""
     followed: int = 1024
-    """Topics that are followed for files; the one that was not used for longest goes, if it is not open."""
+    """Topics followed for files; the topic that was unused for longest is dropped, if its file is not open."""
     kept: int = 256 * KiB
-    """Bytes of lines that a followed topic keeps."""
+    """Bytes of lines buffered per followed topic."""
     listed: int = 1024
-    """Messages of a stream that are listed, the newest."""
+    """Newest messages of a stream that its folder lists."""
     request: Seconds = Seconds(5.0)
-    """Time that a service has for an answer."""
+    """Time within which a service must answer."""
     allow_other: bool = False
-    """Whether other users than the one who mounts may use it."""
+    """Whether other users than the mounting one may use the mount."""
     mode: int | None = None
-    """Permissions of files; None: for the owner alone, or for everybody with `allow_other`."""
+    """Permissions of files; None: for the owner alone, or for all users with `allow_other`."""
     empty_reads: bool = False
-    """Whether a read of `fusebus` that finds nothing returns no bytes, as at the end of a file, instead of waiting."""
+    """Whether a read of `fusebus` without a message returns no bytes, as at the end of a file, instead of waiting."""
     documented: bool = False
-    """Only the two files of the two-file protocol."""
+    """Whether the mount has only the two files of the two-file protocol."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -62,19 +62,20 @@ class Mount:
             raise ValueError(f"the setting mode must be between 001 and 777, but is {self.mode:o}")
         if stride(self.max_message) > self.bytes:
             raise ValueError(
-                f"a message of {self.max_message} bytes (setting max_message) is more than is kept: {self.bytes} (setting bytes)"
+                f"a message of {self.max_message} bytes (setting max_message) does not fit into the buffer of "
+                f"{self.bytes} bytes (setting bytes)"
             )
         if self.max_message + HEAD > 1 << 31:
-            raise ValueError("the setting max_message must be less than 2 GiB: that is the longest write")
+            raise ValueError("the setting max_message must be less than 2 GiB, the longest write")
 
     @property
     def permissions(self) -> int:
-        """Of files."""
+        """Permissions of files."""
         if self.mode is not None:
             return self.mode
         return SHARED if self.allow_other else PRIVATE
 
     @property
     def folder_permissions(self) -> int:
-        """Of folders: who may read them may enter them."""
+        """Permissions of folders: users who may read a folder may also enter it."""
         return self.permissions | (self.permissions & 0o444) >> 2

@@ -1,6 +1,6 @@
-"""The file door: a mount from its beginning to its end. A driver.
+"""The file door: mounts a bus on a folder, serves its files, and unmounts it. A driver.
 
-It is a client of a bus, of one in the same process or anywhere else: what it needs is a way to connect.
+`busway mount` and `busway fusebus` create it. It is a client of a bus in the same process or on any host.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from busway.gateway.files.fusebus.exchange import Exchange
 from busway.gateway.files.kernel import mount
 from busway.gateway.files.kernel.device import Kernel
 from busway.gateway.files.kernel.filesystem import FileSystem
-from busway.gateway.files.nodes import Fixed, Folder, Node, Text
+from busway.gateway.files.nodes import FixedFolder, Folder, Node, TextNode
 from busway.gateway.files.readme import readme
 from busway.gateway.files.service_files import Services
 from busway.gateway.files.stream_files import StreamsFolder
@@ -33,11 +33,11 @@ from busway.gateway.files.topics.tree import Paths
 log = logging.getLogger("busway.gateway")
 
 Connect: TypeAlias = Callable[[str], Bus]
-"""Makes a client of the bus that gives itself this name."""
+"""Creates a client of the bus with this name."""
 
 
 class FileDoor:
-    """A folder in which a bus is mounted, from open() (or entering it) to close() (or leaving it)."""
+    """A bus mounted on a folder, from open() to close(); also an async context manager."""
 
     kind = "fuse"
 
@@ -45,11 +45,11 @@ class FileDoor:
         self.folder = Path(folder).absolute()
         self.settings = settings or Mount()
         self.bus = connect("fusebus")
-        # Apart from the other one, so that what is written to the file of a topic gets to its channel, too.
+        # A second client, so that messages written to a topic file reach its channel, which ignores its own client.
         self._others = None if self.settings.documented else connect("files")
         self.exchange = Exchange(self.settings)
         self.repaired = False
-        """Whether a mount that a killed process had left was removed."""
+        """Whether open() has removed the mount of a killed process."""
         self._closing = False
         self._kernel: Kernel | None = None
         self._bridge: Bridge | None = None
@@ -62,17 +62,17 @@ class FileDoor:
 
     @property
     def address(self) -> str:
-        """Where it is reached."""
+        """The folder."""
         return str(self.folder)
 
     @property
     def ended(self) -> asyncio.Event:
-        """Set when somebody has unmounted it."""
+        """Set when the folder is unmounted."""
         assert self._kernel is not None
         return self._kernel.ended
 
     async def open(self) -> Self:
-        """Connect and mount. BusError."""
+        """Connect and mount. Raises BusError, for example MountFailed."""
         self.repaired = mount.prepare(self.folder)
         try:
             for bus in self._buses:
@@ -99,39 +99,39 @@ class FileDoor:
             paths = Paths()
             channels.registered = paths.add
             names = {
-                "README": Text(kernel, readme(self.settings, LONGEST_NAME)),
+                "README": TextNode(kernel, readme(self.settings, LONGEST_NAME)),
                 **names,
                 "json": Topics(kernel, source, paths, subscriptions.json).folder,
                 "services": Services(kernel, source).folder,
                 "streams": StreamsFolder(kernel, self._others, self.settings.listed),
                 "topics": Topics(kernel, source, paths, subscriptions.text).folder,
             }
-        return Fixed(self.figures, **names)
+        return FixedFolder(self.figures, **names)
 
     async def close(self, seconds: float = 5.0) -> None:
-        """Unmount, publish what waits within so many seconds, and leave the bus."""
+        """Unmount, publish the queued messages within `seconds`, and disconnect."""
         kernel, bridge = self._kernel, self._bridge
         if kernel is None or bridge is None or self._closing:
             return
         self._closing = True
         if not kernel.ended.is_set():
             try:
-                # Elsewhere, as whatever unmounts may look at it first, which is to be answered here.
+                # In a thread, because unmounting may send requests to the mount, which this loop must answer.
                 await asyncio.to_thread(mount.unmount, self.folder)
             except MountFailed as error:
                 log.warning("%s", error)
         if self._fusebus is not None:
-            await self._fusebus.settle()
+            await self._fusebus.wait_for_writes()
         kernel.stop()
         try:
             async with asyncio.timeout(seconds):
                 await bridge.close()
         except TimeoutError:
-            log.warning("not all that was written to %s was published within %g s", self.folder, seconds)
+            log.warning("some messages written to %s were not published within %g s and are lost", self.folder, seconds)
         await asyncio.gather(*(bus.drain(max(seconds, 0.1)) for bus in self._buses))
 
     def figures(self) -> dict[str, Any]:
-        """What it has counted, and who is there."""
+        """Its counters and its numbers of files, channels and clients."""
         kernel, files, bridge = self._kernel, self._files, self._bridge
         assert kernel is not None
         assert files is not None

@@ -1,9 +1,9 @@
-"""Files and folders as the kernel sees them: nodes that can be found, looked at and opened, and files that are open.
+"""Base classes of files and folders: nodes, which the kernel looks up and opens, and open files.
 
-The bases only; what each kind of file does is in a module of its own.
+`filesystem.py` calls their methods. Each kind of file derives from them in a module of its own.
 """
 
-# ruff: noqa: ARG002, the bases say what there can be
+# ruff: noqa: ARG002, the bases declare parameters for derived classes
 
 import stat
 from collections.abc import Callable, Coroutine, Iterable
@@ -16,79 +16,80 @@ from busway.gateway.files.kernel.device import Kernel
 from busway.gateway.files.kernel.protocol import DIRECT_IO, SCHEDULE_NOTIFY
 
 Later: TypeAlias = Coroutine[Any, Any, None]
-"""What is left to do when the broker has to be asked."""
+"""The rest of a request that must wait for the broker."""
 
 READABLE: Final = POLLIN | POLLRDNORM
 WRITABLE: Final = POLLOUT | POLLWRNORM
 
 
 class Node:
-    """A file or a folder. Its number is given to it when the kernel finds it."""
+    """A file or a folder. It gets its number at the first lookup by the kernel."""
 
     number = 0
     found = 0
-    """How often the kernel has found it and not forgotten."""
+    """Lookups by the kernel that it has not forgotten."""
     kind = stat.S_IFREG
     read_only = False
 
     @property
     def size(self) -> int:
+        """Size in bytes."""
         return 0
 
     @property
     def changed(self) -> int:
-        """When, in nanoseconds since 1970; 0: with the mount."""
+        """Time of the last change in nanoseconds since 1970; 0: the time of the mount."""
         return 0
 
     def open(self, flags: int) -> "File | Coroutine[Any, Any, File]":
-        """An open file. OSError: it can't be opened."""
-        raise OSError(EACCES, "not to be opened")
+        """Open the node. Raises OSError if that is not allowed."""
+        raise OSError(EACCES, "this node can't be opened")
 
     def touch(self) -> Later | None:
-        """Its times are to be set, or its length: it is to be there, at least."""
+        """A program sets the times or the length of the node, which must then exist."""
         return None
 
     def attributes(self) -> dict[str, bytes]:
-        """Its extended attributes, without `user.`."""
+        """The extended attributes, without the prefix `user.`."""
         return {}
 
     def set_attribute(self, name: str, value: bytes | None) -> None:
-        """Change one, or remove it. OSError: it can't be."""
+        """Set an extended attribute; None removes it. Raises OSError if that is not allowed."""
         raise OSError(ENOTSUP if value is not None else ENODATA, name)
 
 
 class Folder(Node):
-    """What has names in it."""
+    """A node that contains named nodes."""
 
     kind = stat.S_IFDIR
 
     def find(self, name: str) -> "Node | Coroutine[Any, Any, Node]":
-        """The node of a name. OSError: there is none."""
+        """The node with a name. Raises OSError if there is none."""
         raise OSError(ENOENT, name)
 
     def list(self) -> "Iterable[tuple[str, Node]] | Coroutine[Any, Any, Iterable[tuple[str, Node]]]":
-        """All names that are listed."""
+        """The listed names with their nodes."""
         return ()
 
     def make(self, name: str) -> "Node":
-        """A folder in it. OSError: there can be none."""
+        """Create a folder. Raises OSError if that is not allowed."""
         raise OSError(EACCES, name)
 
     def create(self, name: str) -> "Node":
-        """A file in it. OSError: there can be none."""
+        """Create a file. Raises OSError if that is not allowed."""
         raise OSError(EACCES, name)
 
     def remove(self, name: str) -> None:
-        """Remove a folder in it. OSError: it can't be."""
+        """Remove a folder. Raises OSError if that is not allowed."""
         raise OSError(EACCES, name)
 
     def unlink(self, name: str) -> None:
-        """Remove a file in it. OSError: it can't be."""
+        """Remove a file. Raises OSError if that is not allowed."""
         raise OSError(EACCES, name)
 
 
-class Fixed(Folder):
-    """A folder whose names never change."""
+class FixedFolder(Folder):
+    """A folder with constant names; its attributes are the figures of the mount."""
 
     def __init__(self, figures: Callable[[], dict[str, Any]], **names: Node) -> None:
         self._figures = figures
@@ -108,7 +109,7 @@ class Fixed(Folder):
 
 
 class File:
-    """An open file. Each call is answered by the kernel's number, now or later."""
+    """An open file. Each method answers the request `number` of the kernel, now or later."""
 
     flags = DIRECT_IO
 
@@ -117,45 +118,45 @@ class File:
         self._key: int | None = None
 
     def read(self, number: int, offset: int, size: int, flags: int) -> Later | None:
-        """Give what is there."""
-        raise OSError(EINVAL, "not to be read")
+        """Answer with data. Raises OSError."""
+        raise OSError(EINVAL, "this file can't be read")
 
     def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
-        """Take it. The data is valid during the call only."""
-        raise OSError(EINVAL, "not to be written")
+        """Accept data, which is valid only during the call. Raises OSError."""
+        raise OSError(EINVAL, "this file can't be written")
 
     def flush(self, number: int) -> Later | None:
-        """A descriptor of it is closed."""
+        """A program closes a descriptor of the file."""
         self.kernel.data(number)
         return None
 
     def ready(self) -> bool:
-        """Whether a read would give something at once."""
+        """Whether a read would return data at once."""
         return True
 
     def poll(self, key: int, flags: int) -> int:
-        """What can be done now, and whom to wake when that changes."""
+        """The events that are possible now. Stores the key of a program that waits for a change."""
         if flags & SCHEDULE_NOTIFY:
             self._key = key
             self.watch()
         return WRITABLE | (READABLE if self.ready() else 0)
 
     def watch(self) -> None:
-        """Somebody polls: wake() is due when there is something to read."""
+        """A program polls the file: the file must call wake() when it has data."""
 
     def wake(self) -> None:
-        """Whoever polls looks again."""
+        """Let the polling program check the file again."""
         if self._key is not None:
             key, self._key = self._key, None
             self.kernel.wake(key)
 
     def close(self) -> Later | None:
-        """Nobody has it open any more."""
+        """The last descriptor of the file is closed."""
         return None
 
 
-class Text(Node):
-    """A file to read that never changes."""
+class TextNode(Node):
+    """A read-only file with constant text."""
 
     read_only = True
 
@@ -168,13 +169,13 @@ class Text(Node):
         return len(self._data)
 
     def open(self, flags: int) -> File:
-        if flags & O_ACCMODE != O_RDONLY:  # the permissions are nothing to root
-            raise OSError(EACCES, "to be read only")
-        return Fixture(self._kernel, self._data)
+        if flags & O_ACCMODE != O_RDONLY:  # permissions do not stop root
+            raise OSError(EACCES, "this file is read-only")
+        return FixedFile(self._kernel, self._data)
 
 
-class Fixture(File):
-    """An open file with contents that don't change."""
+class FixedFile(File):
+    """An open file with constant content."""
 
     def __init__(self, kernel: Kernel, data: bytes) -> None:
         super().__init__(kernel)
@@ -186,7 +187,7 @@ class Fixture(File):
 
 
 def folder(node: Node) -> Folder:
-    """A node as a folder. OSError: it is none."""
+    """The node as a folder. Raises OSError if it is a file."""
     if not isinstance(node, Folder):
-        raise OSError(ENOTDIR, "no folder")
+        raise OSError(ENOTDIR, "not a folder")
     return node

@@ -1,4 +1,4 @@
-"""The folder `streams`: a folder for each stream, and in it a file for each stored message, to be read only. A driver."""
+"""The folder `streams`: a folder per stream with a read-only file per stored message. A driver that `door.py` uses."""
 
 from collections.abc import Coroutine, Iterable
 from errno import EACCES, ENOENT
@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 from busway.client.bus import Bus
 from busway.errors import BusError, Code, Rejected
 from busway.gateway.files.kernel.device import Kernel
-from busway.gateway.files.nodes import File, Fixture, Folder, Node
-from busway.gateway.files.topics.subscriptions import told
+from busway.gateway.files.nodes import File, FixedFile, Folder, Node
+from busway.gateway.files.topics.subscriptions import os_error
 from busway.gateway.files.topics.topic_files import shown
 from busway.message import Message
 
@@ -27,32 +27,32 @@ class StreamsFolder(Folder):
         self._folders: WeakValueDictionary[str, StreamFolder] = WeakValueDictionary()
 
     async def find(self, name: str) -> Node:
-        if not name.isprintable():  # nor UTF-8, maybe
+        if not name.isprintable():  # such a name may not even be UTF-8
             raise OSError(ENOENT, name)
         try:
             await self._bus.stream(name)
         except Rejected as error:
-            raise OSError(ENOENT, name) if error.code == Code.NO_STREAM else told(error) from None
+            raise OSError(ENOENT, name) if error.code == Code.NO_STREAM else os_error(error) from None
         except BusError as error:
-            raise told(error) from error
+            raise os_error(error) from error
         return self._folder(name)
 
     async def list(self) -> Iterable[tuple[str, Node]]:
         try:
             streams = await self._bus.streams()
         except BusError as error:
-            raise told(error) from error
-        return [(one.name, self._folder(one.name)) for one in streams if "/" not in one.name]
+            raise os_error(error) from error
+        return [(stream.name, self._folder(stream.name)) for stream in streams if "/" not in stream.name]
 
     def _folder(self, name: str) -> "StreamFolder":
-        made = self._folders.get(name)
-        if made is None:
-            made = self._folders[name] = StreamFolder(self._kernel, self._bus, name, self._listed)
-        return made
+        node = self._folders.get(name)
+        if node is None:
+            node = self._folders[name] = StreamFolder(self._kernel, self._bus, name, self._listed)
+        return node
 
 
 class StreamFolder(Folder):
-    """One stream: the offset of each message is its name. The newest are listed; all can be opened."""
+    """One stream. A file is named by the offset of its message; the newest are listed, and all can be opened."""
 
     read_only = True
 
@@ -68,10 +68,10 @@ class StreamFolder(Folder):
         if not (name.isascii() and name.isdigit()):
             raise OSError(ENOENT, name)
         offset = int(name)
-        found = self._files.get(offset)
-        if found is None:
-            found = self._files[offset] = await self._read(offset)
-        return found
+        node = self._files.get(offset)
+        if node is None:
+            node = self._files[offset] = await self._read(offset)
+        return node
 
     async def _read(self, offset: int) -> Node:
         try:
@@ -79,22 +79,22 @@ class StreamFolder(Folder):
             async for messages in stream.read(offset, offset + 1):
                 return StoredNode(self._kernel, messages[0])
         except Rejected as error:
-            raise OSError(ENOENT, self._name) if error.code == Code.NO_STREAM else told(error) from None
+            raise OSError(ENOENT, self._name) if error.code == Code.NO_STREAM else os_error(error) from None
         except BusError as error:
-            raise told(error) from error
+            raise os_error(error) from error
         raise OSError(ENOENT, f"{self._name} has no message {offset}")
 
     async def list(self) -> Iterable[tuple[str, Node]]:
         try:
             info = await (await self._bus.stream(self._name)).info()
         except BusError as error:
-            raise told(error) from error
+            raise os_error(error) from error
         first = max(info.first, info.next - self._listed)
         return [(f"{offset:020}", self._listing) for offset in range(first, info.next)]
 
 
 class StoredNode(Node):
-    """A stored message."""
+    """The file of a stored message."""
 
     read_only = True
 
@@ -112,12 +112,12 @@ class StoredNode(Node):
 
     def open(self, flags: int) -> "File | Coroutine[Any, Any, File]":
         if flags & O_ACCMODE != O_RDONLY:
-            raise OSError(EACCES, "what is stored can only be read")
-        return Fixture(self._kernel, self._message.payload)
+            raise OSError(EACCES, "a stored message can't be changed: open the file for reading only")
+        return FixedFile(self._kernel, self._message.payload)
 
     def attributes(self) -> dict[str, bytes]:
         message = self._message
-        made = {
+        properties = {
             "topic": message.topic,
             "time": message.time.isoformat(),
             "sender": message.sender,
@@ -127,4 +127,4 @@ class StoredNode(Node):
             "sequence": str(message.sequence),
         }
         fields = {f"busway.field.{name}": shown(value) for name, value in message.fields.items()}
-        return {f"busway.{name}": value.encode() for name, value in made.items()} | fields
+        return {f"busway.{name}": value.encode() for name, value in properties.items()} | fields

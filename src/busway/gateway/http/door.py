@@ -1,6 +1,6 @@
-"""The JSON door of a server: opens the port for HTTP and WebSocket, accepts clients, and drains them at the stop. A driver.
+"""The JSON door of a server: opens the port for HTTP and WebSocket, accepts clients, and drains them at the stop.
 
-`busway.serve(http=...)` creates it, and the server opens and closes it.
+`busway.serve(http=...)` creates it, and the server opens and closes it. A driver.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""Fast path of a flat `pub` whose body is a text or JSON and whose id is a text: reads frames and writes answers by table.
+"""Fast path of a flat `pub` whose body is a text or JSON and whose id is a text: reads frames, writes answers by table.
 
-`websocket.py` calls it. Anything unusual falls back to the general path, which must produce the same message. Values only.
+`websocket.py` calls it. Anything unusual falls back to the general path, which must produce the same message. Values
+only.
 """
 
 from typing import Any, Final, Literal, TypeAlias
@@ -35,7 +36,7 @@ class _Flat(msgspec.Struct, gc=False):
 
 
 Pub: TypeAlias = tuple[str, bytes, bytes, bytes, bytes, bool]
-"""A message to publish: queue, payload, fields in MessagePack, id and body in JSON, and whether the client wants an answer."""
+"""A message to publish: queue, payload, fields in MessagePack, id and body in JSON, and whether to answer."""
 
 _pub: Final = msgspec.json.Decoder(_Pub).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -93,7 +94,7 @@ def prefix(mq: str, channel: str) -> bytes:
 
 
 def plain(message: Message, base: int) -> bytes | None:
-    """The same as tail(), made of a stored message. None: the message has other fields, so the general path must write it."""
+    """Like tail(), for a stored message. None: the message has other fields, so the general path must write it."""
     fields = message.fields
     if len(fields) != 2:
         return None

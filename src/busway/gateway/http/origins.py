@@ -1,7 +1,7 @@
 """Host and origin checks of the JSON door: for which hosts it answers, and which web pages may call it. Values only.
 
-A page can let the name of its own host resolve to this server (DNS rebinding). For the browser, its requests are then of
-the same origin, so only the name in `Host` shows the attack. `Origins` checks that name in every request.
+A page can let the name of its own host resolve to this server (DNS rebinding). For the browser, its requests are then
+of the same origin, so only the name in `Host` shows the attack. `Origins` checks that name in every request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,8 +54,9 @@ class Origins:
     def unproven(self, headers: Mapping[str, str], *, changes: bool) -> bool:
         """Whether a GET or HEAD may come from a page of another site although the browser does not report it.
 
-        Browsers send neither Origin nor Sec-Fetch-Site with a GET to a plain HTTP address other than localhost. A Referer
-        of another site shows such a page. Without a Referer, the door refuses a browser's request that `changes` state.
+        Browsers send neither Origin nor Sec-Fetch-Site with a GET to a plain HTTP address other than localhost. A
+        Referer of another site shows such a page. Without a Referer, the door refuses a browser's request that
+        `changes` state.
         """
         if "Origin" in headers or "Sec-Fetch-Site" in headers:
             return False  # foreign() decides

@@ -1,6 +1,7 @@
-"""Plain HTTP clients of the JSON door: one answer per request, or a stream of messages for `sub`. A driver over aiohttp.
+"""Plain HTTP clients of the JSON door: one answer per request, or a stream of messages for `sub`.
 
-`routes.py` passes each request to `Handler` that is neither a page nor an upgrade to a WebSocket.
+`routes.py` passes each request to `Handler` that is neither a page nor an upgrade to a WebSocket. A driver over
+aiohttp.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Cache of the JSON of recently published messages, so that `websocket.py` writes it once for all subscribers. A machine.
+"""Cache of the JSON of recently published messages, so that `websocket.py` writes it once for all subscribers.
 
 The cache is bounded: it has two generations and drops the older one when the younger one is full. On a miss
-`websocket.py` makes the JSON from the stored message.
+`websocket.py` makes the JSON from the stored message. A machine.
 """
 
 from typing import Final, TypeAlias

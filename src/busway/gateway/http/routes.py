@@ -31,7 +31,7 @@ unheard: Final = logging.getLogger("busway.gateway.http.plain")
 unheard.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], http.UNREADABLE)))
 
 _PAGES: Final = frozenset({"/healthz", "/readyz", "/metrics", "/services", "/openapi.json", "/asyncapi.json"})
-"""Pages that change nothing. The door always answers them; web pages of other origins may link to them, but not read them."""
+"""Pages that change nothing. The door always answers them; pages of other origins may link to, but not read them."""
 _SIGNED: Final = ("apiKey", "signature", "timestamp", "id")
 
 
@@ -114,8 +114,8 @@ class Routes:
     async def _key(self, request: web.Request, verb: str, topic: str = "") -> Key:
         """The key that signed a request; its headers or its query hold the key and the signature.
 
-        The signed message has the headers form. It contains the verb, the topic in the URL, the event attributes that are
-        HTTP headers, and the body as text, or as bytes if it is not UTF-8.
+        The signed message has the headers form. It contains the verb, the topic in the URL, the event attributes that
+        are HTTP headers, and the body as text, or as bytes if it is not UTF-8.
         """
         head: dict[str, Any] = {
             name: value

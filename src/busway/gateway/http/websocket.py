@@ -1,8 +1,8 @@
 """A WebSocket client of the JSON door: turns frames into requests, and writes answers and messages.
 
-`websocket_picows.py` and `websocket_aiohttp.py` read the frames. A client gets all its data of one turn of the loop in one
-write. While a client reads nothing, the door sends it nothing and reads nothing from it: its messages stay in their
-channels, and its memory is bounded.
+`websocket_picows.py` and `websocket_aiohttp.py` read the frames. A client gets all its data of one turn of the loop
+in one write. While a client reads nothing, the door sends it nothing and reads nothing from it: its messages stay in
+their channels, and its memory is bounded.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class Pubs:
 
 
 class Flushes:
-    """Flushes clients at the end of the next turn of the loop, so that deliveries often share a write with an answer."""
+    """Flushes clients at the end of the next turn of the loop, so that deliveries and answers often share a write."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

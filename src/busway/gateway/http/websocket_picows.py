@@ -1,7 +1,8 @@
 """WebSocket reader over picows: takes connections whose first request is an upgrade, and passes all others to aiohttp.
 
-`door.py` uses it for every connection if picows is installed. picows calls back for each frame without a task or a queue in
-between. Without picows, and for an upgrade after other requests, `websocket_aiohttp.py` reads the frames. A driver.
+`door.py` uses it for every connection if picows is installed. picows calls back for each frame without a task or a
+queue in between. Without picows, and for an upgrade after other requests, `websocket_aiohttp.py` reads the frames. A
+driver.
 """
 
 import asyncio

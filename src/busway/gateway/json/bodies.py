@@ -1,7 +1,8 @@
 """Conversion between bodies of JSON messages and payloads of the bus, without loss of type. Values only.
 
-A text becomes its UTF-8 and any other value its JSON, as in `bus.publish`. If the payload alone would be ambiguous, the
-message field `body` names the type. A payload that is neither JSON nor text becomes base64, and the key `encoding` says so.
+A text becomes its UTF-8 and any other value its JSON, as in `bus.publish`. If the payload alone would be ambiguous,
+the message field `body` names the type. A payload that is neither JSON nor text becomes base64, and the key
+`encoding` says so.
 """
 
 import base64

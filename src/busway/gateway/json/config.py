@@ -24,7 +24,7 @@ class Http:
     address: str = DEFAULT
     """HOST:PORT, with port 0 for any; `[::1]:15555` for IPv6."""
     cors: Sequence[str] = ()
-    """Origins whose pages may call the door, such as `https://example.org`; `*`: all. Empty: pages of its own origin only."""
+    """Origins whose pages may call the door, such as `https://example.org`; `*`: all. Empty: only its own origin."""
     hosts: Sequence[str] = ()
     """Names by which clients reach the door, such as `bus.example`; `*`: any name.
 

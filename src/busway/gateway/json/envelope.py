@@ -1,4 +1,4 @@
-"""Envelopes of the JSON protocol: reads requests of both forms as one `Request`, and writes answers and messages in each.
+"""Envelopes of the JSON protocol: reads requests of both forms as one `Request`, and writes answers and messages.
 
 An object whose member `headers` is an object has the headers form; any other has the flat form. The forms use different
 names: `sender` and `source`, `recver` and `target`, `topic` and `tag`. A message of the bus has the fields `sender` and

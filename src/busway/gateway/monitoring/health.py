@@ -1,7 +1,7 @@
-"""Health routes `/healthz`, `/readyz` and `/metrics`: report whether the process works, and serve its metrics. A driver.
+"""Health routes `/healthz`, `/readyz` and `/metrics`: report whether the process works, and serve its metrics.
 
-`http/routes.py` adds them to the JSON door. `/healthz` never depends on other nodes: otherwise one failed node could make
-an orchestrator restart all others.
+`http/routes.py` adds them to the JSON door. `/healthz` never depends on other nodes: otherwise one failed node could
+make an orchestrator restart all others. A driver.
 """
 
 import asyncio

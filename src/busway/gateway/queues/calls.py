@@ -1,7 +1,8 @@
 """Calls of services by clients of the JSON door: to services of the bus, and to clients of the door that serve a queue.
 
-`http/commands.py` starts each call. A service of the bus gets a request. A client of the door gets the call as a message of
-its queue, and answers with the command `route`. Every call is answered exactly once, with an error if necessary.
+`http/commands.py` starts each call. A service of the bus gets a request. A client of the door gets the call as a
+message of its queue, and answers with the command `route`. Every call is answered exactly once, with an error if
+necessary.
 """
 
 import asyncio
@@ -79,7 +80,7 @@ class Calls:
         return None, "", [(topic, [] if params is UNSET or params is None else params)]
 
     def _by_url(self, request: Request) -> tuple[Queue | None, str, list[tuple[str, Any]]]:
-        """Target of a call by URL: the queue of the longest bound URL, a queue, or services of the bus with parameters."""
+        """Target of a call by URL: the queue of the longest bound URL, a queue, or services with their parameters."""
         path, _, query = (request.url or "").partition("?")
         parts = [unquote(part) for part in path.split("/") if part]
         found = self._services.match("/".join(parts)) if parts else self._services.root

@@ -1,8 +1,8 @@
-"""Consumers of the JSON door: one consumer of the bus per channel, shared by all clients that subscribe to it. A driver.
+"""Consumers of the JSON door: one consumer of the bus per channel, shared by all clients that subscribe to it.
 
-A consumer takes as many messages as its subscribers have credit for, and delivers each to the next subscriber whose filter
-matches. It holds a message that no subscriber accepts, without acknowledging it, so that another consumer can get it later.
-`http/commands.py` subscribes clients and takes messages here.
+A consumer takes as many messages as its subscribers have credit for, and delivers each to the next subscriber whose
+filter matches. It holds a message that no subscriber accepts, without acknowledging it, so that another consumer can
+get it later. `http/commands.py` subscribes clients and takes messages here. A driver.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ _IDLE: Final = 5.0
 class Pacer:
     """Delays the next take from channels that were empty: releases one channel per turn of the loop.
 
-    In an idle loop the delay is negligible. In a busy loop it lets batches grow, and a few large batches cost less than many
-    small ones. It also keeps many channels from delaying the answers to publishers.
+    In an idle loop the delay is negligible. In a busy loop it lets batches grow, and a few large batches cost less
+    than many small ones. It also keeps many channels from delaying the answers to publishers.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Conversion between names of the JSON door and names of streams and channels, which allow fewer characters. Values only.
+"""Conversion between names of the JSON door and names of streams and channels, which allow fewer characters.
 
-A valid stream or channel name stays as it is. Any other name is escaped in base64; a topic too long for that is hashed.
-`queues.py` and `consumers.py` call it. A queue is a topic with its own stream.
+A valid stream or channel name stays as it is. Any other name is escaped in base64; a topic too long for that is
+hashed. `queues.py` and `consumers.py` call it. A queue is a topic with its own stream. Values only.
 """
 
 import base64
@@ -33,7 +33,7 @@ def stream_name(topic: str) -> str:
 
 
 def channel_name(shown: str) -> str:
-    """The channel name on the bus for a channel name of the door. Raises ValueError if the name is empty or too long."""
+    """The channel name on the bus for a channel name of the door. Raises ValueError if it is empty or too long."""
     if is_name(shown) and not shown.startswith(_ESCAPED):
         return shown
     data = shown.encode()
@@ -41,7 +41,8 @@ def channel_name(shown: str) -> str:
         raise ValueError("the name of a channel needs at least one character")
     if len(data) > _ROOM:
         raise ValueError(
-            f"the name of a channel is too long: it may have 64 letters and digits, or {_ROOM} bytes with other characters"
+            f"the name of a channel is too long: it may have 64 letters and digits, or {_ROOM} bytes "
+            "with other characters"
         )
     return _ESCAPED + _escape(data)
 

@@ -1,7 +1,7 @@
 """Queues of the JSON door: finds, creates, changes and removes them. A driver over the client.
 
-A queue is a stream of the bus that takes the topic with the queue's name. The note of the stream stores the masks of the
-queue and its channels, and the filters as the clients wrote them. `http/commands.py` calls this module.
+A queue is a stream of the bus that takes the topic with the queue's name. The note of the stream stores the masks of
+the queue and its channels, and the filters as the clients wrote them. `http/commands.py` calls this module.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Note(msgspec.Struct, omit_defaults=True):
     """The queue was created without `mqType`. Clients expect that its new channels begin with the next message."""
     channels: dict[str, Setting] = msgspec.field(default_factory=dict)
     base: int = 0
-    """First offset of the stream. It is above 0 after the removal of a stream of this name, because offsets are not reused."""
+    """First offset of the stream. It is above 0 if a stream of this name was removed, whose offsets are not reused."""
 
 
 class Queue:

@@ -1,7 +1,7 @@
 """Round robin over the subscribers of a channel: chooses the one that gets the next message.
 
-`consumers.py` asks it for each message. It passes over subscribers without credit and those whose filter does not match.
-A machine, without a socket or a clock.
+`consumers.py` asks it for each message. It passes over subscribers without credit and those whose filter does not
+match. A machine, without a socket or a clock.
 """
 
 from typing import Any, Final, Protocol

@@ -1,7 +1,7 @@
-"""Services of clients of the JSON door: provides them as services of the bus, and turns requests into queue messages. A driver.
+"""Services of clients of the JSON door: provides them as services of the bus, and turns requests into queue messages.
 
-A client provides the topic of a queue when it subscribes to the channel of the same name, and the topics of URLs with the
-command `bind`. `http/commands.py` and `calls.py` call this module.
+A client provides the topic of a queue when it subscribes to the channel of the same name, and the topics of URLs with
+the command `bind`. `http/commands.py` and `calls.py` call this module. A driver.
 """
 
 import asyncio

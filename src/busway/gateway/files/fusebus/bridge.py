@@ -1,7 +1,8 @@
-"""Between the file `fusebus` and the bus: what is written goes out, what others publish on its channels comes in. A driver.
+"""Bridge between the file `fusebus` and the bus: publishes written messages, and receives those of its channels.
 
-It stands on the ordinary client. A channel is a subscription without echo; a message carries its serial number and its
-client's number in the fields `serno` and `client`.
+`bus_file.py` and `channels_file.py` call it; it uses the ordinary client of the bus. A channel is a subscription
+without echo. A message has its serial number and the number of its client in the fields `serno` and `client`. A
+driver.
 """
 
 import asyncio
@@ -24,140 +25,140 @@ from busway.message import Message
 log = logging.getLogger("busway.gateway")
 
 _OVERHEAD: Final = 64
-"""Bytes that a message takes beside its payload."""
+"""Bytes that a queued message needs besides its payload."""
 _GATHER: Final = 0.001
-"""Seconds for which what is written fast is gathered, to go out together."""
+"""Seconds for which messages of fast writers are gathered into one batch."""
 _FAST: Final = 10
-"""Messages in such a time that are fast; fewer go out at once, each by itself."""
+"""Messages within that time above which a writer counts as fast. Fewer messages are published at once, one by one."""
 _KINDS: Final = frozenset({"publish", "post", "pin"})
-"""What is for everybody; a push or a request is for one."""
+"""Kinds of messages that all subscribers get; a push or a request has one receiver."""
 
 
 class Bridge:
-    """One mount's way to the bus."""
+    """The connection of one mount's `fusebus` to the bus."""
 
     def __init__(self, bus: Bus, exchange: Exchange, settings: Mount) -> None:
         self._bus = bus
         self._exchange = exchange
         self._settings = settings
-        self._following: dict[str, asyncio.Task[Subscription]] = {}
-        self._wanted: Counter[str] = Counter()
-        """How many want to register a channel that is none yet."""
+        self._subscriptions: dict[str, asyncio.Task[Subscription]] = {}
+        self._registering: Counter[str] = Counter()
+        """Number of registrations in progress, by name of the new channel."""
         self._early: dict[str, deque[Message]] = {}
-        """What came for channels that are about to be registered."""
+        """Messages received for channels whose registration is in progress."""
         self._early_bytes = 0
-        self._leaving: dict[str, asyncio.Task[None]] = {}
-        """Subscriptions that end, by channel."""
-        self._waiting: deque[tuple[str, bytes, dict[str, int], Coroutine[Any, Any, None] | None]] = deque()
-        """What goes out next: topic, payload and fields; and a publish that has begun, and waits for the bus."""
+        self._closing: dict[str, asyncio.Task[None]] = {}
+        """Subscriptions that are closing, by channel."""
+        self._queue: deque[tuple[str, bytes, dict[str, int], Coroutine[Any, Any, None] | None]] = deque()
+        """Queued messages: topic, payload, fields, and the publish if it has begun and waits for the bus."""
         self._bytes = 0
         self._clock = asyncio.get_running_loop().time
-        self._since = 0.0
-        self._count = 0
-        """Messages since then."""
+        self._window_start = 0.0
+        self._window_count = 0
+        """Messages since the beginning of the window."""
         self._fast = False
-        self._more = asyncio.Event()
+        self._queued = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
         self._writers: list[asyncio.Future[None]] = []
-        self.came: Callable[[Collection[Client]], None] = lambda _clients: None
-        """Called with those that wait for a message of the bus."""
+        self.on_messages: Callable[[Collection[Client]], None] = lambda _clients: None
+        """Called with the waiting clients that have got a message of the bus."""
         self.too_long = 0
-        """Messages of the bus that were longer than the file may give."""
+        """Messages of the bus that were too long for the file."""
         self.unpublished = 0
-        """Messages that were written and could not be published to the bus."""
+        """Written messages that could not be published."""
 
     def start(self) -> None:
+        """Start the task that publishes queued messages."""
         self._sender = asyncio.get_running_loop().create_task(self._send(), name="busway mount sends")
 
     async def close(self) -> None:
-        """Publish what waits, and end."""
+        """Publish the queued messages, and end."""
         if self._sender is not None:
-            with suppress(OSError):  # the bus is gone, and so is what waits for it
+            with suppress(OSError):  # without a connection the queued messages are lost
                 await self.room(empty=True)
             self._sender.cancel()
             await asyncio.wait([self._sender])
-            for *_, begun in self._waiting:
-                if begun is not None:
-                    begun.close()
-        for task in self._following.values():
+            for *_, publishing in self._queue:
+                if publishing is not None:
+                    publishing.close()
+        for task in self._subscriptions.values():
             task.cancel()
 
     def check(self) -> bool:
-        """Whether there is room for a message. OSError: there is no bus at the moment."""
+        """Whether the queue has room for a message. Raises OSError without a connection to the bus."""
         if self._bus.state != "connected":
-            raise OSError(EIO, "there is no connection to the bus")
+            raise OSError(EIO, "not connected to the bus")
         return self._bytes <= self._settings.unsent
 
     # To the bus.
 
     @property
     def full(self) -> bool:
+        """Whether the queue is full."""
         return self._bytes > self._settings.unsent
 
     async def room(self, *, empty: bool = False) -> None:
-        """Return when there is some. OSError: the bus is gone."""
-        while self.full or (empty and self._waiting):
+        """Wait until the queue has room, or is `empty`. Raises OSError without a connection to the bus."""
+        while self.full or (empty and self._queue):
             self.check()
             future = asyncio.get_running_loop().create_future()
             self._writers.append(future)
             await future
 
     def publish(self, topic: str, payload: bytes, serno: int, client: int) -> None:
-        """Publish after all that was given before: now, or together with what is written within the next millisecond."""
+        """Publish in order: now, or in one batch with the messages of the next millisecond."""
         fields = {"serno": serno, "client": client}
         now = self._clock()
-        if (passed := now - self._since) >= _GATHER:
-            self._fast = self._count > _FAST and passed < 3 * _GATHER
-            self._since, self._count = now, 0
-        self._count += 1
-        begun = None
-        if not self._fast and not self._waiting:
-            begun = self._begin(topic, payload, fields)
-            if begun is None:
+        if (elapsed := now - self._window_start) >= _GATHER:
+            self._fast = self._window_count > _FAST and elapsed < 3 * _GATHER
+            self._window_start, self._window_count = now, 0
+        self._window_count += 1
+        publishing = None
+        if not self._fast and not self._queue:
+            publishing = self._publish_now(topic, payload, fields)
+            if publishing is None:
                 return
-        self._waiting.append((topic, payload, fields, begun))
+        self._queue.append((topic, payload, fields, publishing))
         self._bytes += len(payload) + _OVERHEAD
-        self._more.set()
+        self._queued.set()
 
-    def _begin(self, topic: str, payload: bytes, fields: dict[str, int]) -> Coroutine[Any, Any, None] | None:
-        """Publish, if that can be done at once; what is left to wait for."""
+    def _publish_now(self, topic: str, payload: bytes, fields: dict[str, int]) -> Coroutine[Any, Any, None] | None:
+        """Publish; returns a coroutine if the publish must wait, else None."""
         try:
-            coming = self._bus.publish(topic, payload, fields=fields)
+            publishing = self._bus.publish(topic, payload, fields=fields)
         except BusError as error:
             self._failed(topic, error)
             return None
-        return (
-            coming if isinstance(coming, CoroutineType) else None
-        )  # else it has gone out, and there is nothing to wait for
+        return publishing if isinstance(publishing, CoroutineType) else None  # any other awaitable is done already
 
     def _failed(self, topic: str, error: BusError) -> None:
         self.unpublished += 1
-        log.warning("a message on %r was not published: %s", topic, error)
+        log.warning("can't publish a message on %r: %s", topic, error)
 
     async def _send(self) -> None:
-        waiting, more = self._waiting, self._more
+        queue, queued = self._queue, self._queued
         while True:
-            await more.wait()
+            await queued.wait()
             if self._fast:
                 await asyncio.sleep(_GATHER)
-            more.clear()
-            while waiting:
-                topic, payload, fields, begun = waiting[0]
-                if begun is None:
-                    begun = self._begin(topic, payload, fields)
-                if begun is not None:
+            queued.clear()
+            while queue:
+                topic, payload, fields, publishing = queue[0]
+                if publishing is None:
+                    publishing = self._publish_now(topic, payload, fields)
+                if publishing is not None:
                     try:
-                        await begun
+                        await publishing
                     except BusError as error:
                         self._failed(topic, error)
-                waiting.popleft()
+                queue.popleft()
                 self._bytes -= len(payload) + _OVERHEAD
                 if self._writers and not self.full:
-                    self._let_write()
+                    self._wake_writers()
             if self._writers:
-                self._let_write()
+                self._wake_writers()
 
-    def _let_write(self) -> None:
+    def _wake_writers(self) -> None:
         writers, self._writers = self._writers, []
         for future in writers:
             if not future.done():
@@ -166,49 +167,52 @@ class Bridge:
     # From the bus.
 
     async def follow(self, names: Sequence[str]) -> None:
-        """Have what is published on these come in, until registered() or leave(), one of which is due. OSError: it can't be."""
-        self._wanted.update(names)
+        """Subscribe to channels that are about to be registered. The caller must call registered() or unfollow() next.
+
+        Raises OSError if the bus refuses a subscription.
+        """
+        self._registering.update(names)
         tasks = []
         for name in names:
-            task = self._following.get(name)
+            task = self._subscriptions.get(name)
             if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-                task = self._following[name] = asyncio.get_running_loop().create_task(
+                task = self._subscriptions[name] = asyncio.get_running_loop().create_task(
                     self._subscribe(name), name=f"busway channel {name}"
                 )
             tasks.append(task)
         await asyncio.wait(tasks)
         for task in tasks:
             if (error := task.exception()) is not None:
-                raise _told(error) from error
+                raise _os_error(error) from error
 
     def registered(self, names: Sequence[str]) -> None:
-        """These are channels now."""
+        """These names are registered channels now: deliver the messages received before."""
         for name in names:
-            self._wanted.pop(name, None)
+            self._registering.pop(name, None)
             for message in self._forget(name):
-                self._came(message)
+                self._received(message)
 
-    def leave(self, names: Sequence[str]) -> None:
-        """These were not registered after all; what nobody else is about to register comes in no longer."""
+    def unfollow(self, names: Sequence[str]) -> None:
+        """The registration of these names has failed: unsubscribe, unless another registration is in progress."""
         for name in names:
-            if name in self._wanted:
-                self._wanted[name] -= 1
-                if not self._wanted[name]:
-                    del self._wanted[name]
+            if name in self._registering:
+                self._registering[name] -= 1
+                if not self._registering[name]:
+                    del self._registering[name]
                     self._forget(name)
-                    # The broker may not have answered yet: it is told as soon as it has.
-                    self._following[name].add_done_callback(partial(self._unwanted, name))
+                    # The subscription may not have started yet: it is closed as soon as it has.
+                    self._subscriptions[name].add_done_callback(partial(self._unfollow, name))
 
-    def _unwanted(self, name: str, task: "asyncio.Task[Subscription]") -> None:
-        if name in self._wanted or self._exchange.registry.number(name) is not None:
-            return  # somebody has come back to it
-        if self._following.get(name) is not task:
+    def _unfollow(self, name: str, task: "asyncio.Task[Subscription]") -> None:
+        if name in self._registering or self._exchange.registry.number(name) is not None:
+            return  # another registration has begun since
+        if self._subscriptions.get(name) is not task:
             return
-        del self._following[name]
+        del self._subscriptions[name]
         if not task.cancelled() and task.exception() is None:
-            leaving = asyncio.get_running_loop().create_task(task.result().close())
-            self._leaving[name] = leaving
-            leaving.add_done_callback(lambda _: self._leaving.pop(name))
+            closing = asyncio.get_running_loop().create_task(task.result().close())
+            self._closing[name] = closing
+            closing.add_done_callback(lambda _: self._closing.pop(name))
 
     def _forget(self, name: str) -> Collection[Message]:
         early = self._early.pop(name, None)
@@ -217,9 +221,9 @@ class Bridge:
         self._early_bytes -= sum(len(message.payload) for message in early)
         return early
 
-    def _keep(self, message: Message) -> None:
-        """It came for a channel that is about to be registered. As much is kept as the file would keep."""
-        if message.topic not in self._wanted:
+    def _buffer(self, message: Message) -> None:
+        """Buffer a message for a channel whose registration is in progress, within the limits of the file."""
+        if message.topic not in self._registering:
             return
         early = self._early.setdefault(message.topic, deque())
         early.append(message)
@@ -228,11 +232,11 @@ class Bridge:
             self._early_bytes -= len(early.popleft().payload)
 
     async def _subscribe(self, name: str) -> Subscription:
-        if (leaving := self._leaving.get(name)) is not None:
-            await asyncio.wait([leaving])  # else what comes would come twice
-        return await self._bus.subscribe("/" + name, echo=False, listen=True, handler=self._came).start()
+        if (closing := self._closing.get(name)) is not None:
+            await asyncio.wait([closing])  # two subscriptions would receive each message twice
+        return await self._bus.subscribe("/" + name, echo=False, listen=True, handler=self._received).start()
 
-    def _came(self, message: Message) -> None:
+    def _received(self, message: Message) -> None:
         if message.kind not in _KINDS:
             return
         channel = self._exchange.registry.number(message.topic)
@@ -240,25 +244,25 @@ class Bridge:
         if len(payload) > self._settings.max_message:
             self.too_long += 1
             log.warning(
-                "a message of %d bytes on %r is too long for the file fusebus (setting max_message)",
+                "a message of %d bytes on %r is dropped: it is too long for the file fusebus (setting max_message)",
                 len(payload),
                 message.topic,
             )
             return
         if channel is None:
-            self._keep(message)
+            self._buffer(message)
             return
-        _, waiting = self._exchange.publish(channel, native(message), payload)
-        if waiting:
-            self.came(waiting)
+        _, clients = self._exchange.publish(channel, native(message), payload)
+        if clients:
+            self.on_messages(clients)
 
 
 def native(message: Message) -> int:
-    """The number of a publisher of the bus: made of its session, so that it is the same for all its messages."""
+    """The client number of a native publisher, made from its session so that all its messages have the same number."""
     return NATIVE | int(message.id[:16], 16)
 
 
-def _told(error: BaseException) -> OSError:
+def _os_error(error: BaseException) -> OSError:
     match error:
         case LimitExceeded():
             return OSError(ENOSPC, str(error))

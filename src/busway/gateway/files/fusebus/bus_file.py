@@ -1,4 +1,7 @@
-"""The file `fusebus`: each open file is a client, writes are commands and messages, reads give messages. A driver."""
+"""The file `fusebus`: each open file is a client; writes are commands and messages, reads return messages. A driver.
+
+`door.py` adds the file to a mount.
+"""
 
 import asyncio
 import logging
@@ -21,7 +24,7 @@ log = logging.getLogger("busway.gateway")
 
 
 class BusNode(Node):
-    """`fusebus` in its folder."""
+    """The file `fusebus` in its folder."""
 
     def __init__(self, kernel: Kernel, exchange: Exchange, bridge: Bridge, settings: Mount) -> None:
         self._kernel = kernel
@@ -29,11 +32,11 @@ class BusNode(Node):
         self._bridge = bridge
         self._settings = settings
         self._files: dict[Client, BusFile] = {}
-        bridge.came = self.wake
+        bridge.on_messages = self.wake
 
     @property
     def size(self) -> int:
-        """As long as a write can be. Behind the end of a file the kernel lets nobody write while another one waits for room."""
+        """The longest write. Beyond the end of a file the kernel allows no second write while one waits for room."""
         return min(self._settings.max_message + HEAD, FULL)
 
     def open(self, flags: int) -> File:
@@ -42,8 +45,8 @@ class BusNode(Node):
         file = self._files[client] = BusFile(self, client, self._kernel, self._exchange, self._bridge, self._settings)
         return file
 
-    def left(self, client: Client) -> None:
-        """It has closed the file."""
+    def closed(self, client: Client) -> None:
+        """A client has closed its file."""
         del self._files[client]
         self._exchange.close(client)
         if client.lost:
@@ -56,12 +59,12 @@ class BusNode(Node):
             )
 
     def wake(self, clients: Collection[Client]) -> None:
-        """There is something for these."""
+        """These clients have a message to read."""
         for client in clients:
             self._files[client].arrived()
 
-    async def settle(self) -> None:
-        """Return when no file holds a write of which it is not known yet whether it is whole, or after a while."""
+    async def wait_for_writes(self) -> None:
+        """Wait until no file has an unfinished write, for some seconds at most."""
         for _ in range(40):
             if not any(file.holds for file in self._files.values()):
                 return
@@ -86,9 +89,9 @@ class BusNode(Node):
 
 
 class BusFile(File):
-    """One client. A read that finds nothing waits, unless the file is non-blocking or the mount has empty reads."""
+    """One client. A read without a message waits, unless the file is non-blocking or the mount has empty reads."""
 
-    # As a stream a file has no position: every read and write begins at offset 0, and is no other's turn.
+    # As a stream a file has no position: every read and write begins at offset 0, and none waits for another.
     flags = DIRECT_IO | STREAM | PARALLEL
 
     def __init__(
@@ -99,54 +102,54 @@ class BusFile(File):
         self._node = node
         self._exchange = exchange
         self._bridge = bridge
-        self._gathering = LongWrites(kernel, settings.max_message + HEAD, self._late, self._dropped)
+        self._long_writes = LongWrites(kernel, settings.max_message + HEAD, self._completed_late, self._dropped)
         self._empty_reads = settings.empty_reads
         self._reads: deque[tuple[int, int]] = deque()
-        """Reads that wait: number and size."""
+        """Number and size of the reads that wait."""
 
     # Writing.
 
     @property
     def holds(self) -> bool:
-        """Whether a part of a write is here, and not its rest."""
-        return bool(self._gathering)
+        """Whether the file has an unfinished write."""
+        return bool(self._long_writes)
 
     def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
         size = len(data)
-        if not offset and size <= FULL and not self._gathering:
-            return self._written(number, bytes(data), size, flags)
-        whole = self._gathering.add(offset, bytes(data), partial(self._check, flags))
+        if not offset and size <= FULL and not self._long_writes:
+            return self._handle(number, bytes(data), size, flags)
+        whole = self._long_writes.add(offset, bytes(data), partial(self._check, flags))
         if whole is not None:
-            return self._written(number, whole, size, flags, begun=offset > 0)
+            return self._handle(number, whole, size, flags, started=offset > 0)
         self.kernel.wrote(number, size)
         return None
 
     def _check(self, flags: int, data: bytes, _total: int | None) -> None:
-        """Tell all that can be wrong with a message while nothing of it has been taken."""
+        """Raises OSError if the beginning of a message shows that it must be refused."""
         if WORD.unpack_from(data)[0] != MESSAGE:
-            raise OSError(EMSGSIZE, "only a message is that long")
+            raise OSError(EMSGSIZE, "the write is too long: only a message may be that long")
         self._exchange.write(self.client, data)
         if not self._bridge.check() and flags & os.O_NONBLOCK:
-            raise OSError(EAGAIN, "the bus has no room")
+            raise OSError(EAGAIN, "the queue to the bus is full")
 
-    def _written(self, number: int, data: bytes, size: int, flags: int, *, begun: bool = False) -> Later | None:
-        """A whole write; `size` is what to tell of it if it is a message. For one that was begun before there was room then."""
-        told, channel = self._exchange.write(self.client, data)
+    def _handle(self, number: int, data: bytes, size: int, flags: int, *, started: bool = False) -> Later | None:
+        """Handle a whole write. `size` is the answer for a message. `started`: check() has found room for it before."""
+        length, channel = self._exchange.write(self.client, data)
         if channel < 0:
             if self.client in self._exchange.waiting and self._exchange.ready(self.client):
-                self.arrived()  # what it has subscribed to is there already
-            self.kernel.wrote(number, told)
+                self.arrived()  # the buffer has messages for a new subscription
+            self.kernel.wrote(number, length)
             return None
         if not self._bridge.check():
             if not flags & os.O_NONBLOCK:
                 return self._publish_later(number, channel, data[HEAD:], size)
-            if not begun:
-                raise OSError(EAGAIN, "the bus has no room")
+            if not started:
+                raise OSError(EAGAIN, "the queue to the bus is full")
         self._publish(channel, data[HEAD:], number, size)
         return None
 
     def _publish(self, channel: int, payload: bytes, number: int = 0, size: int = 0) -> None:
-        """Publish it. A request that waits for that is answered first, so that who has written can go on meanwhile."""
+        """Publish a message. The answer to the write request goes first, so that the writer can continue."""
         client = self.client.number
         serno, waiting = self._exchange.publish(channel, client, payload)
         if number:
@@ -160,34 +163,34 @@ class BusFile(File):
         self._bridge.check()
         self._publish(channel, payload, number, size)
 
-    def _late(self, data: bytes) -> None:
-        """It turns out that this was a whole message; who wrote it was told that it is written."""
+    def _completed_late(self, data: bytes) -> None:
+        """Publish a long write that has turned out to be whole; the writer has got its answer already."""
         try:
             _, channel = self._exchange.write(self.client, data)
             self._bridge.check()
             self._publish(channel, data[HEAD:])
         except OSError as error:
             self._bridge.unpublished += 1
-            log.warning("a message of %d bytes that was written in pieces is lost: %s", len(data), error)
+            log.warning("a message of %d bytes is lost after its write has returned: %s", len(data), error)
 
     def _dropped(self, size: int) -> None:
         self._bridge.unpublished += 1
-        log.warning("%d bytes of a longer message are dropped: its rest was not written", size)
+        log.warning("%d bytes of a message are dropped: the rest of the message was not written", size)
 
     def flush(self, number: int) -> None:
-        self._gathering.used()
+        self._long_writes.used()
         self.kernel.data(number)
 
     # Reading.
 
     def read(self, number: int, offset: int, size: int, flags: int) -> None:
-        if self._gathering:
-            self._gathering.used()
+        if self._long_writes:
+            self._long_writes.used()
         blocks = self._exchange.take(self.client, size, FULL)
         if blocks:
             self.kernel.blocks(number, blocks)
         elif offset:
-            self.kernel.data(number)  # the rest of a read that has been given something
+            self.kernel.data(number)  # a previous part of the same read has returned data
         elif flags & os.O_NONBLOCK:
             self.kernel.fail(number, EAGAIN)
         elif self._empty_reads:
@@ -198,11 +201,11 @@ class BusFile(File):
             self.kernel.wait(number, self._interrupted)
 
     def _interrupted(self, number: int) -> None:
-        self._reads = deque(one for one in self._reads if one[0] != number)
+        self._reads = deque(read for read in self._reads if read[0] != number)
 
     def poll(self, key: int, flags: int) -> int:
-        if self._gathering:
-            self._gathering.used()
+        if self._long_writes:
+            self._long_writes.used()
         return super().poll(key, flags)
 
     def ready(self) -> bool:
@@ -212,7 +215,7 @@ class BusFile(File):
         self._exchange.waiting.add(self.client)
 
     def arrived(self) -> None:
-        """There is something to read."""
+        """The client has a message: answer its waiting reads and its polls."""
         reads = self._reads
         while reads:
             number, size = reads[0]
@@ -230,5 +233,5 @@ class BusFile(File):
         self.wake()
 
     def close(self) -> None:
-        self._gathering.close()
-        self._node.left(self.client)
+        self._long_writes.close()
+        self._node.closed(self.client)

@@ -1,4 +1,7 @@
-"""The file `channels`: a name in each line, whose number is that of its line; names that are written are registered. A driver."""
+"""The file `channels`: shows the channels of `fusebus`, one name per line, and registers written names. A driver.
+
+The number of a channel is that of its line. `door.py` adds the file to a mount.
+"""
 
 from collections.abc import Callable
 
@@ -9,7 +12,7 @@ from busway.gateway.files.nodes import File, Later, Node
 
 
 class ChannelsNode(Node):
-    """`channels` in its folder."""
+    """The file `channels` in its folder."""
 
     def __init__(self, kernel: Kernel, exchange: Exchange, bridge: Bridge) -> None:
         self._kernel = kernel
@@ -17,7 +20,7 @@ class ChannelsNode(Node):
         self.bridge = bridge
         self.files: set[ChannelsFile] = set()
         self.registered: Callable[[str], None] = lambda _name: None
-        """Called with each new one."""
+        """Called with the name of each new channel."""
 
     @property
     def size(self) -> int:
@@ -33,7 +36,7 @@ class ChannelsNode(Node):
         return {"busway.channels": str(len(self.exchange.registry)).encode()}
 
     def register(self, names: list[str]) -> None:
-        """These are channels now, which the bus knows of; whoever polls is told."""
+        """Register names whose subscriptions have started, and wake programs that poll the file."""
         before = len(self.exchange.registry)
         self.exchange.register(names)
         if len(self.exchange.registry) > before:
@@ -45,7 +48,7 @@ class ChannelsNode(Node):
 
 
 class ChannelsFile(File):
-    """An open one. It is readable when something was added since it was read."""
+    """The open file `channels`. It is readable if names were added since the last read."""
 
     def __init__(self, node: ChannelsNode, kernel: Kernel) -> None:
         super().__init__(kernel)
@@ -62,7 +65,7 @@ class ChannelsFile(File):
         return self._seen < self._node.size
 
     def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
-        """Names in lines, all of them or none. The offset says nothing: they come to the end."""
+        """Register the names in the lines, all of them or none. The offset is ignored: names go to the end."""
         del offset, flags
         names = self._node.exchange.registry.unknown(bytes(data))
         if names:
@@ -71,13 +74,13 @@ class ChannelsFile(File):
         return None
 
     async def _register(self, number: int, names: list[str], size: int) -> None:
-        """What is published to the bus is to come from the moment on in which the write returns."""
+        """Subscribe and register, so that the channel gets every message published after the write returns."""
         self._node.bridge.check()
         try:
             await self._node.bridge.follow(names)
             self._node.exchange.registry.room(names)
         except BaseException:
-            self._node.bridge.leave(names)
+            self._node.bridge.unfollow(names)
             raise
         self._node.register(names)
         self.kernel.wrote(number, size)

@@ -1,7 +1,7 @@
-"""The channels: names with numbers, in the order in which they were registered. A machine.
+"""Registry of the channels of `fusebus`: names with numbers, in the order of their registration. A machine.
 
-A channel is a topic of the bus, so its name has to be one, written in one way only: no wildcard, no slash in front, none of
-the broker's own.
+`exchange.py` and the file `channels` use it. A channel is a topic of the bus, so its name must be a valid topic in
+normal form: without wildcards, without a slash in front, and not reserved for the broker.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,14 +13,14 @@ from busway.topic import check_topic, is_reserved
 
 
 class Registry:
-    """Numbers from 0; nothing is ever removed."""
+    """The channels, numbered from 0. A channel is never removed."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.names: list[str] = []
         self._numbers: dict[str, int] = {}
         self.text = b""
-        """The file `channels`."""
+        """Content of the file `channels`."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -29,10 +29,11 @@ class Registry:
         return iter(self.names)
 
     def number(self, name: str) -> int | None:
+        """The number of a channel; None if it is not registered."""
         return self._numbers.get(name)
 
     def unknown(self, data: bytes) -> list[str]:
-        """The names of a write that are new, each once. OSError: one of them can't be, or there is no room for all."""
+        """The new names in written data, each once. Raises OSError for an invalid name or too many channels."""
         found: dict[str, None] = {}
         for line in data.split(b"\n"):
             if line and (name := checked(line)) not in self._numbers:
@@ -41,13 +42,13 @@ class Registry:
         return list(found)
 
     def room(self, names: Iterable[str]) -> None:
-        """OSError: there is none for these."""
+        """Raises OSError if there are too many channels with these names."""
         new = sum(name not in self._numbers for name in names)
         if len(self.names) + new > self._limit:
-            raise OSError(ENOSPC, f"there are {self._limit} channels at most")
+            raise OSError(ENOSPC, f"too many channels: the limit is {self._limit}")
 
     def add(self, name: str) -> int:
-        """The number of a checked name, which may be new."""
+        """Register a checked name if it is new, and return its number."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self.names)
@@ -57,13 +58,13 @@ class Registry:
 
 
 def checked(line: bytes) -> str:
-    """The name that a line is. OSError: it can't be one."""
+    """The channel name in a line. Raises OSError if it is invalid."""
     if len(line) > LONGEST_NAME:
-        raise OSError(EINVAL, f"the name of a channel has {LONGEST_NAME} bytes at most")
+        raise OSError(EINVAL, f"the name of the channel is too long: it may have {LONGEST_NAME} bytes")
     try:
         name = line.decode()
         if check_topic(name, wildcards=False) == name and not is_reserved(name):
             return name
     except (UnicodeDecodeError, BusError):
         pass
-    raise OSError(EINVAL, f"{line!r} can't be a topic of the bus")
+    raise OSError(EINVAL, f"{line!r} is not a valid topic of the bus")

@@ -1,7 +1,8 @@
-"""How long the write is that a caller is in, and whether it is still there. A driver.
+"""Inspection of calling threads in /proc: the length of the write that a thread executes, and whether it is alive.
 
-Whoever writes is within its call of the system until the last piece of it is answered, and the kernel tells of others' calls in /proc.
-It does so only to those who may look into the caller; what can't be known is told as None.
+`long_writes.py` calls it. A thread stays in its system call until the last piece of its write is answered. The kernel
+shows that call only to processes that may inspect the thread; otherwise the length is unknown, which is None. A
+driver.
 """
 
 import os
@@ -15,23 +16,23 @@ _CALLS: Final[dict[str, dict[int, bool]]] = {
     "x86_64": {1: False, 18: False, 20: True, 296: True, 328: True},
     "aarch64": {64: False, 68: False, 66: True, 70: True, 287: True},
 }
-"""By machine: numbers of write, pwrite64, writev, pwritev and pwritev2, and whether what is written lies in several places."""
+"""By machine: numbers of write, pwrite64, writev, pwritev and pwritev2, and whether the call has several segments."""
 _WRITES: Final = _CALLS.get(os.uname().machine, {})
 _LONGEST: Final = 0x7FFFF000
-"""Bytes that a call writes at most."""
-_PLACES: Final = 1024
-_PLACE: Final = 16
-"""Bytes that tell of a place: where it is, and how long."""
+"""Largest number of bytes that one call writes."""
+_SEGMENTS: Final = 1024
+_SEGMENT: Final = 16
+"""Bytes of a segment descriptor: address and length."""
 _RUNNING: Final = b"running"
 _PAUSE: Final = 0.0002
 _TRIES: Final = 250
 _EXITING: Final = 4
 _FLAGS: Final = 6
-"""Which of the figures behind its name tells the flags of a thread."""
+"""Index of the flags among the values after the name of a thread."""
 
 
 def length(caller: int, tries: int = _TRIES) -> int | None:
-    """Bytes of the write that a thread is in; None: it is in none, or that can't be known."""
+    """Bytes of the write that a thread executes; None: it executes none, or the length is unknown."""
     if not caller or not _WRITES:
         return None
     try:
@@ -48,7 +49,10 @@ def length(caller: int, tries: int = _TRIES) -> int | None:
 
 
 def _call(caller: int, tries: int) -> list[bytes]:
-    """Its call and the arguments. It is told only of a thread that sleeps, which who has just asked is about to do."""
+    """The system call of a thread with its arguments.
+
+    The kernel shows it only while the thread sleeps. A thread that has just sent a request is about to sleep.
+    """
     path = Path(f"/proc/{caller}/syscall")
     for _ in range(tries):
         words = path.read_bytes().split()
@@ -58,21 +62,21 @@ def _call(caller: int, tries: int) -> list[bytes]:
     return []
 
 
-def _sum(caller: int, where: int, places: int) -> int:
-    if places > _PLACES:
-        raise ValueError("more places than a call can have")
+def _sum(caller: int, address: int, segments: int) -> int:
+    if segments > _SEGMENTS:
+        raise ValueError("the call has too many segments")
     memory = os.open(f"/proc/{caller}/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        told = os.pread(memory, places * _PLACE, where)
+        raw = os.pread(memory, segments * _SEGMENT, address)
     finally:
         os.close(memory)
-    if len(told) != places * _PLACE:
-        raise ValueError("not all of it can be read")
-    return sum(size for _, size in iter_unpack("=QQ", told))
+    if len(raw) != segments * _SEGMENT:
+        raise ValueError("the segments can't be read")
+    return sum(size for _, size in iter_unpack("=QQ", raw))
 
 
-def is_there(caller: int) -> bool:
-    """Whether a thread lives, and is not about to end. One that can't be seen from here is taken to live."""
+def is_alive(caller: int) -> bool:
+    """Whether a thread lives and is not exiting. A thread of an unknown number counts as alive."""
     if not caller:
         return True
     with suppress(OSError, ValueError, IndexError):

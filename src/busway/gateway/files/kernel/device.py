@@ -1,8 +1,8 @@
-"""The open /dev/fuse of a mount: requests of the kernel in, answers out. A driver.
+"""The open /dev/fuse of a mount: reads requests of the kernel, calls their handlers, and writes answers. A driver.
 
-It is watched by the event loop once and for all; a request is read, handled and answered in one call of the loop. What waits
-(a read with nothing to give, a question to the broker) is answered later, under the number of its request, unless whoever asked
-is interrupted before that.
+`door.py` creates it, `filesystem.py` has the handlers. The event loop watches the device; one callback reads, handles
+and answers a request. A request that must wait (a read without data, a question to the broker) is answered later by
+its number, unless its caller is interrupted.
 """
 
 import asyncio
@@ -19,21 +19,22 @@ from busway.gateway.files.kernel.protocol import Op
 log = logging.getLogger("busway.gateway")
 
 Handler: TypeAlias = Callable[[int, int, memoryview], Coroutine[Any, Any, None] | None]
-"""Called with the number of the request, the node and the body; the body is valid during the call only."""
+"""Called with the number of the request, the node and the body, which is valid only during the call."""
 
 _BURST: Final = 64
-"""Requests that are handled before others have their turn."""
+"""Requests per callback while the device is busy."""
 _PROBE: Final = 8
-"""While requests come one by one a second read would be in vain; every so often one is tried."""
+"""While single requests arrive, only every eighth callback tries a second read, which usually finds nothing."""
 _HEADER: Final = protocol.HEADER.size
 _OUT: Final = protocol.OUT.pack
 _WROTE: Final = protocol.WROTE.pack
 
 
 class Kernel:
-    """Reads requests and hands them to the handler of their kind.
+    """The kernel's side of a mount.
 
-    Made with an open file that is not blocking, and with the seconds that a request may wait for the broker.
+    `fd` is the open, non-blocking device; `patience` is the longest time in seconds that a request waits for the
+    broker.
     """
 
     def __init__(self, fd: int, patience: float | None = None) -> None:
@@ -45,23 +46,23 @@ class Kernel:
         self._into = [self._buffer]
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, Callable[[int], None]] = {}
-        self._crowded = False
-        """Requests come faster than they are handled."""
+        self._busy = False
+        """Requests arrive faster than they are handled."""
         self.ended = asyncio.Event()
-        """There is no mount any more."""
+        """Set when the mount has ended."""
         self.requests = 0
         self.refused = 0
-        """Requests that were answered with an error."""
+        """Requests answered with an error."""
         self.failed = 0
-        """Requests that something was wrong with that should not have been; they were answered with EIO."""
+        """Requests with an internal error, answered with EIO."""
 
     def start(self, table: dict[int, Handler]) -> None:
-        """Handle requests from now on."""
+        """Handle requests from now on, with a table of handlers by operation."""
         self._table = {**table, Op.INTERRUPT: self._interrupt}
         self._loop.add_reader(self._fd, self._readable)
 
     def stop(self) -> None:
-        """Let go of it; the kernel takes that for the end of the mount."""
+        """Close the device, which ends the mount for the kernel."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             for task in self._tasks.values():
@@ -71,19 +72,19 @@ class Kernel:
             self.ended.set()
 
     def _readable(self) -> None:
-        table, buffer, unpack = self._table, self._buffer, protocol.ASKED.unpack_from
-        limit = _BURST if self._crowded or not self.requests % _PROBE else 1
+        table, buffer, unpack = self._table, self._buffer, protocol.REQUEST.unpack_from
+        limit = _BURST if self._busy or not self.requests % _PROBE else 1
         for _ in range(limit):
             try:
                 size = os.readv(self._fd, self._into)
             except BlockingIOError:
-                self._crowded = False
+                self._busy = False
                 return
             except OSError as error:
-                if error.errno in {ENOENT, EINTR}:  # it was interrupted before it was read
+                if error.errno in {ENOENT, EINTR}:  # the request was interrupted before this read
                     continue
                 if error.errno != ENODEV:
-                    log.error("the mount has ended: %s", error)  # noqa: TRY400 - it says all
+                    log.error("the mount has ended: %s", error)  # noqa: TRY400 - no traceback needed
                 self.stop()
                 return
             self.requests += 1
@@ -93,27 +94,27 @@ class Kernel:
                 if handler is None:
                     self.fail(number, ENOSYS)
                     continue
-                coming = handler(number, node, buffer[_HEADER:size])
-                if coming is not None:
-                    self._begin(number, coming)
+                work = handler(number, node, buffer[_HEADER:size])
+                if work is not None:
+                    self._begin(number, work)
             except OSError as error:
                 self.fail(number, error.errno or EIO)
             except Exception as error:  # noqa: BLE001 - logged
-                self._went_wrong(number, error)
-        self._crowded = limit > 1  # and nothing has said that there is no more
+                self._unexpected(number, error)
+        self._busy = limit > 1  # every read has found a request
 
-    def _went_wrong(self, number: int, error: Exception) -> None:
+    def _unexpected(self, number: int, error: Exception) -> None:
         self.failed += 1
         log.error("a request of the kernel failed", exc_info=error)
         self.fail(number, EIO)
 
     @property
     def caller(self) -> int:
-        """The thread that asks, while its request is handled; 0: it can't be seen from here."""
+        """The thread that has sent the request being handled; 0: the kernel can't name it."""
         (caller,) = protocol.CALLER.unpack_from(self._buffer)
         return int(caller)
 
-    # What takes longer.
+    # Requests that wait.
 
     def _begin(self, number: int, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(self._run(number, work), name=f"busway request {number}")
@@ -122,7 +123,7 @@ class Kernel:
             task.add_done_callback(partial(self._ended, number, work))
 
     def _ended(self, number: int, work: Coroutine[Any, Any, None], task: "asyncio.Task[None]") -> None:
-        if task.cancelled():  # before it had begun, so that it could not answer: who asked would wait for ever
+        if task.cancelled():  # before it has started, so it could not answer and the caller would wait forever
             self._tasks.pop(number, None)
             work.close()
             self.fail(number, EINTR)
@@ -138,12 +139,12 @@ class Kernel:
         except OSError as error:
             self.fail(number, error.errno or EIO)
         except Exception as error:  # noqa: BLE001 - logged
-            self._went_wrong(number, error)
+            self._unexpected(number, error)
         finally:
             self._tasks.pop(number, None)
 
     def wait(self, number: int, interrupted: Callable[[int], None]) -> None:
-        """A request is answered later; `interrupted` is called if nobody waits for it any more, and it has been answered."""
+        """Register a request that is answered later. `interrupted` is called if its caller is interrupted first."""
         self._waiting[number] = interrupted
 
     def _interrupt(self, _number: int, _node: int, body: memoryview) -> None:
@@ -157,35 +158,35 @@ class Kernel:
     # Answers.
 
     def data(self, number: int, data: bytes = b"") -> None:
-        """The answer is this."""
+        """Answer with data."""
         self._waiting.pop(number, None)
         self._write(protocol.OUT.pack(16 + len(data), 0, number) + data)
 
     def blocks(self, number: int, blocks: Sequence[bytes]) -> None:
-        """The answer is these, one behind the other."""
+        """Answer with several blocks of data."""
         if self._waiting:
             self._waiting.pop(number, None)
         data = blocks[0] if len(blocks) == 1 else b"".join(blocks)
         self._write(_OUT(16 + len(data), 0, number) + data)
 
     def wrote(self, number: int, size: int) -> None:
-        """So many bytes were written."""
+        """Answer a write: `size` bytes are accepted."""
         self._write(_WROTE(24, 0, number, size, 0))
 
     def fail(self, number: int, code: int) -> None:
-        """It can't be done."""
+        """Answer with an error code."""
         self.refused += code != EAGAIN
         self._waiting.pop(number, None)
         self._write(protocol.OUT.pack(16, -code, number))
 
     def wake(self, key: int) -> None:
-        """Whoever polls looks again."""
+        """Let the program that polls with this key check the file again."""
         self._write(protocol.WAKE.pack(24, 1, 0, key))
 
     def _write(self, data: bytes) -> None:
         try:
             os.write(self._fd, data)
         except OSError as error:
-            # Who asked has been interrupted, or the mount is gone: nobody is left to tell.
+            # The caller was interrupted, or the mount has ended: no answer is needed.
             if error.errno not in {ENOENT, ENODEV, EBADF}:
                 raise

@@ -1,6 +1,7 @@
-"""What the kernel asks of a file system, request by request: find, look, open, read, write, poll, close. A driver.
+"""The file system of a mount: handlers for each request of the kernel, such as lookup, open, read, write and poll.
 
-It knows nodes by the numbers that the kernel has for them, and open files by their handles; what those do is in their own modules.
+`device.py` calls the handlers. They find nodes by number and open files by handle, and call the methods of
+`nodes.py`. A driver.
 """
 
 import os
@@ -22,7 +23,7 @@ _TRANSFER: Final = protocol.TRANSFER.unpack_from
 
 
 class FileSystem:
-    """One mount: its nodes and its open files."""
+    """The nodes and the open files of one mount."""
 
     def __init__(self, kernel: Kernel, root: Folder, settings: Mount, *, started: int) -> None:
         self._kernel = kernel
@@ -37,10 +38,10 @@ class FileSystem:
         self._handles = 0
 
     def table(self) -> dict[int, Handler]:
-        """Who handles what."""
+        """The handlers by operation."""
         return {
             Op.INIT: self._init,
-            Op.DESTROY: self._ignore,
+            Op.DESTROY: self._succeed,
             Op.LOOKUP: self._lookup,
             Op.FORGET: self._forget,
             Op.BATCH_FORGET: self._forget_many,
@@ -63,10 +64,10 @@ class FileSystem:
             Op.MKDIR: self._mkdir,
             Op.RMDIR: self._rmdir,
             Op.UNLINK: self._unlink,
-            Op.SYMLINK: self._never,
-            Op.LINK: self._never,
-            Op.RENAME: self._never,
-            Op.RENAME2: self._never,
+            Op.SYMLINK: self._refuse,
+            Op.LINK: self._refuse,
+            Op.RENAME: self._refuse,
+            Op.RENAME2: self._refuse,
             Op.GETXATTR: self._getxattr,
             Op.LISTXATTR: self._listxattr,
             Op.SETXATTR: self._setxattr,
@@ -78,15 +79,15 @@ class FileSystem:
     def _init(self, number: int, _node: int, body: memoryview) -> None:
         major, minor, ahead, _ = protocol.INIT.unpack_from(body)
         if (major, minor) < (protocol.MAJOR, protocol.MINOR):
-            raise OSError(EPROTO, "the kernel is too old")
+            raise OSError(EPROTO, "the kernel is too old: it must be Linux 5.4 or newer")
         self._kernel.data(number, protocol.answer_init(minor, ahead))
 
-    def _ignore(self, number: int, _node: int, _body: memoryview) -> None:
+    def _succeed(self, number: int, _node: int, _body: memoryview) -> None:
         self._kernel.data(number)
 
-    _done = _ignore
+    _done = _succeed
 
-    def _never(self, number: int, _node: int, _body: memoryview) -> None:
+    def _refuse(self, number: int, _node: int, _body: memoryview) -> None:
         self._kernel.fail(number, EPERM)
 
     def _statfs(self, number: int, _node: int, _body: memoryview) -> None:
@@ -98,7 +99,7 @@ class FileSystem:
         try:
             return self._nodes[number]
         except KeyError:
-            raise OSError(ESTALE, "the node is forgotten") from None
+            raise OSError(ESTALE, "the kernel has forgotten the node") from None
 
     def _attributes(self, node: Node) -> Attributes:
         is_folder = node.kind == stat.S_IFDIR
@@ -115,8 +116,8 @@ class FileSystem:
             self._group,
         )
 
-    def _known(self, node: Node) -> Attributes:
-        """A node that the kernel gets to know: it may forget it as often as it was told of it."""
+    def _entry(self, node: Node) -> Attributes:
+        """The attributes of a node for an answer that counts as a lookup; the kernel later forgets each lookup."""
         if not node.number:
             self._numbers += 1
             node.number = self._numbers
@@ -127,24 +128,24 @@ class FileSystem:
     def _lookup(self, number: int, node: int, body: memoryview) -> Later | None:
         found = folder(self._node(node)).find(protocol.name_of(body))
         if iscoroutine(found):
-            return self._found(number, found)
+            return self._lookup_later(number, found)
         assert isinstance(found, Node)
-        self._kernel.data(number, protocol.answer_entry(self._known(found)))
+        self._kernel.data(number, protocol.answer_entry(self._entry(found)))
         return None
 
-    async def _found(self, number: int, finding: Coroutine[Any, Any, Node]) -> None:
-        self._kernel.data(number, protocol.answer_entry(self._known(await finding)))
+    async def _lookup_later(self, number: int, lookup: Coroutine[Any, Any, Node]) -> None:
+        self._kernel.data(number, protocol.answer_entry(self._entry(await lookup)))
 
     def _forget(self, _number: int, node: int, body: memoryview) -> None:
         (times,) = protocol.FORGET.unpack_from(body)
-        self._forgotten(node, times)
+        self._forget_node(node, times)
 
     def _forget_many(self, _number: int, _node: int, body: memoryview) -> None:
         count, _ = protocol.BATCH.unpack_from(body)
-        for at in range(count):
-            self._forgotten(*protocol.ONE.unpack_from(body, protocol.BATCH.size + at * protocol.ONE.size))
+        for index in range(count):
+            self._forget_node(*protocol.PAIR.unpack_from(body, protocol.BATCH.size + index * protocol.PAIR.size))
 
-    def _forgotten(self, number: int, times: int) -> None:
+    def _forget_node(self, number: int, times: int) -> None:
         node = self._nodes.get(number)
         if node is None or number == protocol.ROOT:
             return
@@ -157,30 +158,30 @@ class FileSystem:
         self._kernel.data(number, protocol.answer_attributes(self._attributes(self._node(node))))
 
     def _setattr(self, number: int, node: int, body: memoryview) -> Later | None:
-        """Lengths and times can't be set, but a shell that empties a file and a touch are content; owners and permissions are told."""
+        """Ignore a new length or time, which a shell redirection and touch set; refuse a new owner or mode."""
         valid, _ = protocol.SETATTR.unpack_from(body)
         if valid & protocol.OWNERSHIP:
-            raise OSError(EPERM, "owner and permissions are those of the mount")
-        touching = self._node(node).touch()
-        if touching is not None:
-            return self._touched(number, node, touching)
+            raise OSError(EPERM, "owner and permissions can't change: the mount sets them")
+        touch = self._node(node).touch()
+        if touch is not None:
+            return self._touch_later(number, node, touch)
         self._getattr(number, node, body)
         return None
 
-    async def _touched(self, number: int, node: int, touching: Later) -> None:
-        await touching
+    async def _touch_later(self, number: int, node: int, touch: Later) -> None:
+        await touch
         self._getattr(number, node, memoryview(b""))
 
     def _mkdir(self, number: int, node: int, body: memoryview) -> None:
         made = folder(self._node(node)).make(protocol.name_of(body[protocol.MKDIR.size :]))
-        self._kernel.data(number, protocol.answer_entry(self._known(made)))
+        self._kernel.data(number, protocol.answer_entry(self._entry(made)))
 
     def _mknod(self, number: int, node: int, body: memoryview) -> None:
         mode, *_ = protocol.MKNOD.unpack_from(body)
         if not stat.S_ISREG(mode):
-            raise OSError(EINVAL, "there are files and folders only")
+            raise OSError(EINVAL, "only files and folders can be created")
         made = folder(self._node(node)).create(protocol.name_of(body[protocol.MKNOD.size :]))
-        self._kernel.data(number, protocol.answer_entry(self._known(made)))
+        self._kernel.data(number, protocol.answer_entry(self._entry(made)))
 
     def _rmdir(self, number: int, node: int, body: memoryview) -> None:
         folder(self._node(node)).remove(protocol.name_of(body))
@@ -194,29 +195,29 @@ class FileSystem:
 
     def _open(self, number: int, node: int, body: memoryview) -> Later | None:
         flags, _ = protocol.OPEN.unpack_from(body)
-        return self._opening(number, self._node(node), flags, b"")
+        return self._open_node(number, self._node(node), flags, b"")
 
     def _create(self, number: int, node: int, body: memoryview) -> Later | None:
         flags, *_ = protocol.CREATE.unpack_from(body)
         made = folder(self._node(node)).create(protocol.name_of(body[protocol.CREATE.size :]))
         if flags & os.O_EXCL and made.found:
-            raise OSError(EEXIST, "it is there")
-        return self._opening(number, made, flags, protocol.answer_entry(self._known(made)))
+            raise OSError(EEXIST, "the file exists")
+        return self._open_node(number, made, flags, protocol.answer_entry(self._entry(made)))
 
-    def _opening(self, number: int, node: Node, flags: int, entry: bytes) -> Later | None:
+    def _open_node(self, number: int, node: Node, flags: int, entry: bytes) -> Later | None:
         if isinstance(node, Folder):
-            raise OSError(EISDIR, "a folder")
+            raise OSError(EISDIR, "a folder can't be opened as a file")
         opened = node.open(flags)
         if iscoroutine(opened):
-            return self._opened_later(number, opened, entry)
+            return self._open_later(number, opened, entry)
         assert isinstance(opened, File)
-        self._opened(number, opened, entry)
+        self._add_file(number, opened, entry)
         return None
 
-    async def _opened_later(self, number: int, opening: Coroutine[Any, Any, File], entry: bytes) -> None:
-        self._opened(number, await opening, entry)
+    async def _open_later(self, number: int, opening: Coroutine[Any, Any, File], entry: bytes) -> None:
+        self._add_file(number, await opening, entry)
 
-    def _opened(self, number: int, file: File, entry: bytes) -> None:
+    def _add_file(self, number: int, file: File, entry: bytes) -> None:
         self._handles += 1
         self.files[self._handles] = file
         self._kernel.data(number, entry + protocol.answer_open(self._handles, file.flags))
@@ -232,7 +233,7 @@ class FileSystem:
         file = self.files.get(handle)
         if file is None:
             raise OSError(EBADF, "no open file")
-        if not flags & os.O_ACCMODE:  # who can't write can't subscribe or ask, so nothing would ever end its waiting
+        if not flags & os.O_ACCMODE:  # a reader that can't write can't subscribe or request, so it would wait forever
             flags |= os.O_NONBLOCK
         return file.read(number, offset, size, flags)
 
@@ -263,22 +264,22 @@ class FileSystem:
     def _opendir(self, number: int, node: int, _body: memoryview) -> Later | None:
         entries = folder(self._node(node)).list()
         if iscoroutine(entries):
-            return self._listed_later(number, node, entries)
+            return self._list_later(number, node, entries)
         assert not isinstance(entries, Coroutine)
-        self._listed(number, node, entries)
+        self._add_listing(number, node, entries)
         return None
 
-    async def _listed_later(
+    async def _list_later(
         self, number: int, node: int, listing: Coroutine[Any, Any, Iterable[tuple[str, Node]]]
     ) -> None:
-        self._listed(number, node, await listing)
+        self._add_listing(number, node, await listing)
 
-    def _listed(self, number: int, node: int, entries: Iterable[tuple[str, Node]]) -> None:
-        """What is listed is what was there when the folder was opened."""
+    def _add_listing(self, number: int, node: int, entries: Iterable[tuple[str, Node]]) -> None:
+        """Store the entries of a folder at the time of its opening, which reads then return."""
         own = [(".", node, stat.S_IFDIR), ("..", node, stat.S_IFDIR)]
         self._handles += 1
-        # The number of a node that the kernel has not found is not known to anybody; it must not be 0.
-        self._listings[self._handles] = own + [(name, one.number or 1 << 32, one.kind) for name, one in entries]
+        # A node without a lookup has no number yet, and a number in a listing must not be 0.
+        self._listings[self._handles] = own + [(name, entry.number or 1 << 32, entry.kind) for name, entry in entries]
         self._kernel.data(number, protocol.answer_open(self._handles, 0))
 
     def _readdir(self, number: int, _node: int, body: memoryview) -> None:
@@ -300,18 +301,18 @@ class FileSystem:
         found = self._node(node).attributes().get(name.removeprefix(_PREFIX))
         if found is None:
             raise OSError(ENODATA, name)
-        self._value(number, size, found)
+        self._answer_value(number, size, found)
 
     def _listxattr(self, number: int, node: int, body: memoryview) -> None:
         size, _ = protocol.SIZED.unpack_from(body)
         names = self._node(node).attributes()
-        self._value(number, size, b"".join(f"{_PREFIX}{name}\0".encode() for name in names))
+        self._answer_value(number, size, b"".join(f"{_PREFIX}{name}\0".encode() for name in names))
 
-    def _value(self, number: int, size: int, value: bytes) -> None:
+    def _answer_value(self, number: int, size: int, value: bytes) -> None:
         if not size:
             self._kernel.data(number, protocol.SIZE.pack(len(value), 0))
         elif len(value) > size:
-            raise OSError(ERANGE, "it is longer")
+            raise OSError(ERANGE, "the value is longer than the buffer")
         else:
             self._kernel.data(number, value)
 
@@ -325,12 +326,12 @@ class FileSystem:
                 raise OSError(EEXIST, name)
             if not there and how & os.XATTR_REPLACE:
                 raise OSError(ENODATA, name)
-        self._change(number, node, name, value[:size])
+        self._set_attribute(number, node, name, value[:size])
 
     def _removexattr(self, number: int, node: int, body: memoryview) -> None:
-        self._change(number, node, protocol.name_of(body), None)
+        self._set_attribute(number, node, protocol.name_of(body), None)
 
-    def _change(self, number: int, node: int, name: str, value: bytes | None) -> None:
+    def _set_attribute(self, number: int, node: int, name: str, value: bytes | None) -> None:
         if not name.startswith(_PREFIX):
             raise OSError(EINVAL, name)
         self._node(node).set_attribute(name.removeprefix(_PREFIX), value)

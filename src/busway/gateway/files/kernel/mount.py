@@ -1,6 +1,7 @@
-"""Mount and unmount a folder: by the system call for root, through fusermount3 for everybody else. A driver.
+"""Mounting and unmounting of folders: by system call for root, by fusermount3 for other users. A driver.
 
-A mount whose process was killed stays behind, and every look at it fails; whoever mounts there next removes it.
+`door.py` calls it, and `busway doctor` calls missing(). The mount of a killed process remains, and every access to it
+fails; prepare() removes it before the next mount.
 """
 
 import array
@@ -28,18 +29,18 @@ _INSTALL: Final = "install it: apt install fuse3, dnf install fuse3, …"
 
 
 def missing() -> str | None:
-    """What mounting lacks here; None: nothing that can be seen beforehand."""
+    """The reason why mounting is impossible on this host; None if nothing is known to be missing."""
     if sys.platform != "linux":
-        return f"it needs Linux, and this is {sys.platform}"
+        return f"it needs Linux, but this is {sys.platform}"
     if not Path(DEVICE).exists():
-        return _why(OSError(ENOENT, ""))
+        return _reason(OSError(ENOENT, ""))
     if os.geteuid() != 0 and shutil.which(_HELPER) is None:
-        return f"{_HELPER} is not there, which users other than root need to mount: {_INSTALL}"
+        return f"{_HELPER} is missing, which users other than root need to mount: {_INSTALL}"
     return None
 
 
 def is_stale(folder: Path) -> bool:
-    """Whether there is a mount whose process is gone."""
+    """Whether the folder has the mount of a process that has ended."""
     try:
         folder.stat()
     except OSError as error:
@@ -48,7 +49,10 @@ def is_stale(folder: Path) -> bool:
 
 
 def prepare(folder: Path) -> bool:
-    """See to it that a folder can be mounted; whether a mount that a killed process left was removed. MountFailed."""
+    """Check that a folder can be mounted on. Returns whether it has removed the mount of a killed process.
+
+    Raises MountFailed if the folder can't be used.
+    """
     repaired = False
     while is_stale(folder):
         unmount(folder)
@@ -60,32 +64,32 @@ def prepare(folder: Path) -> bool:
     except OSError as error:
         raise MountFailed(f"{folder}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode):
-        raise MountFailed(f"{folder} is no folder")
+        raise MountFailed(f"{folder} is not a folder")
     kind = mounted(folder)
     if kind is not None and kind == TYPE:
         raise MountFailed(f"a bus is mounted on {folder} already: unmount it with {_HELPER} -u {folder}")
     if any(folder.iterdir()):
-        raise MountFailed(f"{folder} is not empty, and a mount would hide what is in it: take an empty folder")
+        raise MountFailed(f"{folder} is not empty, and a mount would hide its content: use an empty folder")
     return repaired
 
 
 def mounted(folder: Path) -> str | None:
-    """The type of the file system that is mounted there; None: there is none."""
-    place = os.fspath(folder.parent.resolve() / folder.name)  # a look at the mount itself would have to be answered
+    """The type of the file system that is mounted on a folder; None if there is none."""
+    path = os.fspath(folder.parent.resolve() / folder.name)  # an access to the mount itself would need an answer
     kind = None
     with suppress(OSError):
         for line in Path("/proc/self/mounts").read_text("utf-8", "surrogateescape").splitlines():
-            _, where, what, *_ = line.split(" ")
-            raw = where.encode("utf-8", "surrogateescape").decode("unicode_escape").encode("latin-1")
-            if raw.decode("utf-8", "surrogateescape") == place:
-                kind = what
+            _, mount_point, type_, *_ = line.split(" ")
+            raw = mount_point.encode("utf-8", "surrogateescape").decode("unicode_escape").encode("latin-1")
+            if raw.decode("utf-8", "surrogateescape") == path:
+                kind = type_
     return kind
 
 
 def mount(folder: Path, settings: Mount) -> int:
-    """Mount it; the open /dev/fuse, which is not blocking. MountFailed."""
-    if (lacking := missing()) is not None:
-        raise MountFailed(f"can't mount {folder}: {lacking}")
+    """Mount a folder, and return the open, non-blocking /dev/fuse. Raises MountFailed."""
+    if (reason := missing()) is not None:
+        raise MountFailed(f"can't mount {folder}: {reason}")
     fd = _by_call(folder, settings) if os.geteuid() == 0 else _by_helper(folder, settings)
     os.set_blocking(fd, False)
     return fd
@@ -99,20 +103,20 @@ def _by_call(folder: Path, settings: Mount) -> int:
     try:
         fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise MountFailed(_why(error)) from None
+        raise MountFailed(_reason(error)) from None
     libc = ctypes.CDLL(None, use_errno=True)
     options = f"fd={fd},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},{_options(settings)}"
     if libc.mount(_SOURCE.encode(), os.fsencode(folder), TYPE.encode(), _NOSUID | _NODEV, options.encode()):
         os.close(fd)
         code = ctypes.get_errno()
-        raise MountFailed(f"can't mount {folder}: {_why(OSError(code, os.strerror(code)))}")
+        raise MountFailed(f"can't mount {folder}: {_reason(OSError(code, os.strerror(code)))}")
     return fd
 
 
-def _why(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     if error.errno in {ENOENT, ENODEV}:
         return (
-            f"{DEVICE} is not there: the kernel has no FUSE (modprobe fuse), or the container was not given the device"
+            f"{DEVICE} is missing: the kernel has no FUSE (modprobe fuse), or the container has no access to the device"
         )
     if error.errno in {EPERM, EACCES}:
         return f"{error.strerror}: mounting is not allowed here (in a container: --device {DEVICE} --cap-add SYS_ADMIN)"
@@ -120,7 +124,7 @@ def _why(error: OSError) -> str:
 
 
 def _by_helper(folder: Path, settings: Mount) -> int:
-    """As libfuse does it: the helper, which may mount, hands over the open device through a socket."""
+    """Mount as libfuse does: the helper, which has the right to mount, sends the open device through a socket."""
     helper = shutil.which(_HELPER) or _HELPER
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
@@ -133,19 +137,19 @@ def _by_helper(folder: Path, settings: Mount) -> int:
             check=False,
         )
         if done.returncode:
-            told = done.stderr.decode(errors="replace").strip()
-            raise MountFailed(f"can't mount {folder}: {told or f'{_HELPER} failed'}")
-        _, handed, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(array.array("i", [0]).itemsize))
-    for level, kind, data in handed:
+            text = done.stderr.decode(errors="replace").strip()
+            raise MountFailed(f"can't mount {folder}: {text or f'{_HELPER} failed'}")
+        _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(array.array("i", [0]).itemsize))
+    for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             (fd,) = array.array("i", data[:4])
             os.set_inheritable(fd, False)
             return fd
-    raise MountFailed(f"can't mount {folder}: {_HELPER} handed over nothing")
+    raise MountFailed(f"can't mount {folder}: {_HELPER} did not send the open device")
 
 
 def unmount(folder: Path) -> None:
-    """Unmount it, also while files in it are open: they are then cut off. MountFailed."""
+    """Unmount a folder, also while files in it are open; further access to those fails. Raises MountFailed."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.umount2(os.fsencode(folder), _DETACH):
@@ -153,7 +157,7 @@ def unmount(folder: Path) -> None:
         return
     helper = shutil.which(_HELPER)
     if helper is None:
-        raise MountFailed(f"{_HELPER} is not there, which users other than root need to unmount: {_INSTALL}")
+        raise MountFailed(f"{_HELPER} is missing, which users other than root need to unmount: {_INSTALL}")
     done = subprocess.run([helper, "-u", "-z", "--", os.fspath(folder)], capture_output=True, check=False)  # noqa: S603
     if done.returncode:
         raise MountFailed(f"can't unmount {folder}: {done.stderr.decode(errors='replace').strip()}")

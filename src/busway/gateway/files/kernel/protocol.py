@@ -1,7 +1,7 @@
-"""The kernel's side of a file system in user space, as bytes: what a request says, and how an answer is written. Values only.
+"""The protocol of /dev/fuse, version 7.31 (Linux 5.4 and newer): layouts of requests, and encoders of answers.
 
-It is the protocol of /dev/fuse, version 7.31 (Linux 5.4 and newer), described by <linux/fuse.h>. A request is a header of 40
-bytes and a body; an answer is a header of 16 and a body.
+<linux/fuse.h> describes it. A request is a header of 40 bytes and a body; an answer is a header of 16 bytes and a
+body. `device.py` and `filesystem.py` call this module. Values only.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Op(IntEnum):
-    """What the kernel asks for."""
+    """Operations that the kernel requests."""
 
     LOOKUP = 1
     FORGET = 2
@@ -51,41 +51,41 @@ class Op(IntEnum):
 MAJOR: Final = 7
 MINOR: Final = 31
 ROOT: Final = 1
-"""The node of the folder that is mounted."""
+"""The node of the root folder of the mount."""
 
 # Requests.
 HEADER: Final = Struct("=IIQQIIIHH")
-"""length, opcode, number, node, user, group, process, length of extensions, nothing"""
-ASKED: Final = Struct("=4xIQQ")
-"""Of that: opcode, number, node."""
+"""length, opcode, number, node, user, group, process, length of extensions, padding"""
+REQUEST: Final = Struct("=4xIQQ")
+"""Part of HEADER: opcode, number, node."""
 CALLER: Final = Struct("=32xI")
-"""Of that: process, which is the thread that asks."""
+"""Part of HEADER: process, which is the calling thread."""
 INIT: Final = Struct("=IIII")
 """major, minor, bytes to read ahead, flags"""
 READ: Final = Struct("=QQIIQII")
-"""handle, offset, size, flags, lock, flags of the open file, nothing; a WRITE has the same"""
+"""handle, offset, size, flags, lock, flags of the open file, padding; a WRITE has the same"""
 TRANSFER: Final = Struct("=QQI12xI4x")
-"""Of that: handle, offset, size, flags of the open file."""
+"""Part of READ: handle, offset, size, flags of the open file."""
 OPEN: Final = Struct("=II")
 CREATE: Final = Struct("=IIII")
 """flags, mode, mask, flags; the name follows"""
 MKNOD: Final = Struct("=IIII")
-"""mode, device, mask, nothing; the name follows"""
+"""mode, device, mask, padding; the name follows"""
 MKDIR: Final = Struct("=II")
 """mode, mask; the name follows"""
 HANDLE: Final = Struct("=Q")
 FORGET: Final = Struct("=Q")
 BATCH: Final = Struct("=II")
-ONE: Final = Struct("=QQ")
-"""node and how often of a BATCH_FORGET; handle and key of a POLL"""
+PAIR: Final = Struct("=QQ")
+"""node and number of lookups of a BATCH_FORGET; handle and key of a POLL"""
 POLL: Final = Struct("=QQII")
 """handle, key, flags, events"""
 SIZED: Final = Struct("=II")
-"""size and flags of SETXATTR, with the name and the value behind; size of GETXATTR"""
+"""size and flags of SETXATTR, followed by the name and the value; size of GETXATTR"""
 SETATTR: Final = Struct("=II")
-"""What is to be set, and nothing; the rest follows."""
+"""flags of the attributes to set, padding; the attributes follow"""
 OWNERSHIP: Final = 0b111
-"""To set mode, user or group."""
+"""Flags of SETATTR for mode, user and group."""
 
 # Answers.
 OUT: Final = Struct("=IiQ")
@@ -100,9 +100,9 @@ _DIRENT: Final = Struct("=QQII")
 _STATFS: Final = Struct("=QQQQQIIII6I")
 POLLED: Final = Struct("=II")
 SIZE: Final = Struct("=II")
-"""How long the value of an attribute is."""
+"""length of the value of an attribute, padding"""
 WAKE: Final = Struct("=IiQQ")
-"""length, 1, nothing, key: whoever polls with this key looks again"""
+"""length, 1, padding, key of the poll to wake"""
 
 # Flags.
 ATOMIC_O_TRUNC: Final = 1 << 3
@@ -111,18 +111,18 @@ MAX_PAGES: Final = 1 << 22
 DIRECT_IO: Final = 1 << 0
 STREAM: Final = 1 << 4
 PARALLEL: Final = 1 << 6
-"""Several may write at once, within the size of the file; Linux 6.2 and newer."""
+"""Allows parallel writes within the size of the file; Linux 6.2 and newer."""
 SCHEDULE_NOTIFY: Final = 1 << 0
 PAGE: Final = 4096
 PAGES: Final = 256
-"""Pages of a request, the most that the kernel allows."""
+"""Most pages of a request that the kernel allows."""
 MOST: Final = PAGE * PAGES
-"""Bytes of a read or write that come in one request, if they begin with a page; else up to a page less."""
+"""Most bytes of a read or write in one request, if they begin at a page; else up to a page less."""
 BUFFER: Final = MOST + 2 * PAGE
 
 
 class Attributes(NamedTuple):
-    """What stat() tells of a node."""
+    """The attributes of a node that stat() returns."""
 
     node: int
     mode: int
@@ -134,68 +134,68 @@ class Attributes(NamedTuple):
 
 
 def answer_init(minor: int, ahead: int) -> bytes:
-    """The answer to INIT: what this side can do."""
+    """The answer to INIT: the supported version and features."""
     flags = ATOMIC_O_TRUNC | BIG_WRITES | MAX_PAGES
     return _INIT.pack(MAJOR, min(minor, MINOR), ahead, flags, 16, 12, MOST, 1, PAGES, 0, 0, *([0] * 7))
 
 
-def _attributes(one: Attributes) -> bytes:
-    seconds, rest = divmod(one.nanoseconds, 1_000_000_000)
+def _pack_attributes(attributes: Attributes) -> bytes:
+    seconds, rest = divmod(attributes.nanoseconds, 1_000_000_000)
     return _ATTR.pack(
-        one.node,
-        one.size,
-        (one.size + 511) // 512,
+        attributes.node,
+        attributes.size,
+        (attributes.size + 511) // 512,
         seconds,
         seconds,
         seconds,
         rest,
         rest,
         rest,
-        one.mode,
-        one.links,
-        one.user,
-        one.group,
+        attributes.mode,
+        attributes.links,
+        attributes.user,
+        attributes.group,
         0,
         PAGE,
         0,
     )
 
 
-def answer_attributes(one: Attributes) -> bytes:
-    """The answer to GETATTR and SETATTR. The kernel is to ask each time."""
-    return _ATTR_HEAD.pack(0, 0, 0) + _attributes(one)
+def answer_attributes(attributes: Attributes) -> bytes:
+    """The answer to GETATTR and SETATTR. The kernel must not cache it."""
+    return _ATTR_HEAD.pack(0, 0, 0) + _pack_attributes(attributes)
 
 
-def answer_entry(one: Attributes) -> bytes:
-    """The answer to LOOKUP and MKDIR. The kernel is to ask each time."""
-    return _ENTRY.pack(one.node, 0, 0, 0, 0, 0) + _attributes(one)
+def answer_entry(attributes: Attributes) -> bytes:
+    """The answer to LOOKUP and MKDIR. The kernel must not cache it."""
+    return _ENTRY.pack(attributes.node, 0, 0, 0, 0, 0) + _pack_attributes(attributes)
 
 
 def answer_open(handle: int, flags: int) -> bytes:
-    """The answer to OPEN and OPENDIR; behind an entry that to CREATE."""
+    """The answer to OPEN and OPENDIR, and the second part of the answer to CREATE, after an entry."""
     return _OPENED.pack(handle, flags, 0)
 
 
 def answer_statfs() -> bytes:
-    """There is no room to run out of."""
+    """The answer to STATFS: a file system without storage of its own."""
     return _STATFS.pack(0, 0, 0, 0, 0, PAGE, 255, PAGE, 0, *([0] * 6))
 
 
 def directory(entries: Iterable[tuple[str, int, int]], offset: int, size: int) -> bytes:
-    """The entries (name, node, mode) from an offset on, as many as fit."""
-    made = bytearray()
-    for at, (name, node, mode) in enumerate(entries, 1):
-        if at <= offset:
+    """The answer to READDIR: the entries (name, node, mode) from an offset on, as many as fit."""
+    entries_data = bytearray()
+    for index, (name, node, mode) in enumerate(entries, 1):
+        if index <= offset:
             continue
         text = name.encode("utf-8", "surrogateescape")
-        entry = _DIRENT.pack(node, at, len(text), mode >> 12) + text
+        entry = _DIRENT.pack(node, index, len(text), mode >> 12) + text
         entry += b"\0" * (-len(entry) % 8)
-        if len(made) + len(entry) > size:
+        if len(entries_data) + len(entry) > size:
             break
-        made += entry
-    return bytes(made)
+        entries_data += entry
+    return bytes(entries_data)
 
 
 def name_of(body: memoryview) -> str:
-    """The name at the end of a body, up to its NUL."""
+    """The name in a body, up to its NUL."""
     return bytes(body).partition(b"\0")[0].decode("utf-8", "surrogateescape")

@@ -1,4 +1,7 @@
-"""The lines of a topic that are kept, as a file that grows at its end and is cut at its beginning; and lines that are written. Machines."""
+"""Lines of a topic file: a bounded buffer of messages as lines, readers of it, and a parser of written data. Machines.
+
+`subscriptions.py` fills the buffer, and `topic_files.py` reads it and parses writes.
+"""
 
 from bisect import bisect_right
 from collections import deque
@@ -6,25 +9,28 @@ from errno import EMSGSIZE
 
 
 class Lines:
-    """Places are counted from the first line ever, so they only grow."""
+    """A buffer of lines that grows at its end and is cut at its beginning.
+
+    A position is a number of bytes since the first line ever, so positions only grow.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lines: deque[bytes] = deque()
         self._ends: deque[int] = deque()
-        """Places behind them."""
+        """Position after each line."""
         self._text: bytes | None = b""
         self.base = 0
-        """Place of the first byte that is kept."""
+        """Position of the first byte in the buffer."""
         self.end = 0
-        """Place behind the last."""
+        """Position after the last byte."""
         self.origin = 0
-        """Place at which the file begins."""
+        """Position at which the file begins."""
         self.count = 0
-        """Lines that there were in all."""
+        """Number of lines ever."""
 
     def add(self, line: bytes) -> None:
-        """One more, with its newline. The oldest go when there are too many bytes, but never the last one."""
+        """Add a line with its newline. Above its limit the buffer drops the oldest lines, but never the last one."""
         self._lines.append(line)
         self._text = None
         self.end += len(line)
@@ -34,93 +40,100 @@ class Lines:
             self._lines.popleft()
             self.base = self._ends.popleft()
 
-    def number(self, place: int) -> int:
-        """How many lines end at a place or before it; of a place that is not kept any more, at that of the first byte that is."""
-        return self.count - len(self._ends) + bisect_right(self._ends, place)
+    def number(self, position: int) -> int:
+        """Number of lines that end at or before a position. A position before the buffer counts as its beginning."""
+        return self.count - len(self._ends) + bisect_right(self._ends, position)
 
-    def read(self, place: int, size: int) -> bytes:
-        """What is kept from a place on, which has to lie within it."""
+    def read(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from a position within the buffer."""
         if self._text is None:
             self._text = b"".join(self._lines)
-        at = place - self.base
-        return self._text[at : at + size]
+        index = position - self.base
+        return self._text[index : index + size]
 
     def rewind(self) -> None:
-        """Let the file begin with what is kept, as nobody has it open."""
+        """Let the file begin with the buffer; called while the file is not open."""
         self.origin = self.base
 
     @property
     def size(self) -> int:
+        """Size of the file."""
         return self.end - self.origin
 
 
 class Reader:
-    """Where somebody is in lines, and what of them it did not get. Who was in the middle of a line that is gone gets a newline first."""
+    """The position of one reader in lines, and the number of lines that it missed.
 
-    def __init__(self, lines: Lines, place: int) -> None:
+    A reader that has a part of a dropped line gets a newline before the next line.
+    """
+
+    def __init__(self, lines: Lines, position: int) -> None:
         self._lines = lines
         self._within = False
-        """It has a part of a line."""
-        self.place = max(place, lines.base)
-        """Behind the last byte that it has."""
-        self._number = lines.number(self.place)
+        """The reader has a part of a line."""
+        self.position = max(position, lines.base)
+        """Position after the last byte that it has read."""
+        self._number = lines.number(self.position)
         self.missed = 0
-        """Lines that were gone before it had read them to their end."""
+        """Lines that the buffer dropped before it had read them to their end."""
 
-    def read(self, place: int, size: int) -> tuple[int, bytes]:
-        """What there is from a place on, and the place at which that begins: before the first line that is kept if it has a newline of its own."""
+    def read(self, position: int, size: int) -> tuple[int, bytes]:
+        """The bytes from a position on, and the position of the first of them.
+
+        That position is one before the buffer if the bytes begin with an additional newline.
+        """
         lines, newline = self._lines, b""
-        if place < lines.base:
-            if self.place < lines.base:
-                newline = b"\n" if self._within and place == self.place else b""
+        if position < lines.base:
+            if self.position < lines.base:
+                newline = b"\n" if self._within and position == self.position else b""
                 first = lines.number(lines.base)
                 self.missed += first - self._number
-                self.place, self._number, self._within = lines.base, first, False
-            place = lines.base
-        data = lines.read(place, size - len(newline))
-        if data and place + len(data) > self.place:
-            self.place = place + len(data)
+                self.position, self._number, self._within = lines.base, first, False
+            position = lines.base
+        data = lines.read(position, size - len(newline))
+        if data and position + len(data) > self.position:
+            self.position = position + len(data)
             self._within = not data.endswith(b"\n")
-            self._number = lines.number(self.place)
-        return place - len(newline), newline + data
+            self._number = lines.number(self.position)
+        return position - len(newline), newline + data
 
 
-class Written:
-    """What is written to a file, cut into lines. A write is taken as a whole or not at all.
+class LineParser:
+    """Splits the data written to a file into lines. A write is accepted or refused as a whole.
 
-    With a write that is refused its lines are, the one that it goes on with and the one that it ends in as well: what is left of
-    that, up to its newline, is thrown away.
+    A refused write takes with it all lines that it touches, also the one that it continues and the one that it
+    begins: the parser discards the rest of the latter up to its newline.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.begun = b""
-        """A line that has not ended yet."""
-        self._refused = 0
-        """Error with which a line was refused that has not ended yet."""
-        self.thrown = 0
-        """Lines that were refused."""
+        self.unfinished = b""
+        """A line without its newline so far."""
+        self._error = 0
+        """Error code of a refused line whose newline has not come yet."""
+        self.refused = 0
+        """Number of refused lines."""
 
     def add(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now, without their newlines. OSError: one is too long, or goes on with one that was refused."""
-        if self._refused:
+        """The lines that are complete now, without newlines. Raises OSError if a line is too long or was refused."""
+        if self._error:
             _, newline, data = data.partition(b"\n")
             if not newline:
-                raise OSError(self._refused, "the rest of a line that was refused")
-            self._refused = 0
-        *lines, self.begun = (self.begun + data).split(b"\n")
-        if len(self.begun) > self._limit or any(len(line) > self._limit for line in lines):
+                raise OSError(self._error, "the beginning of this line was refused")
+            self._error = 0
+        *lines, self.unfinished = (self.unfinished + data).split(b"\n")
+        if len(self.unfinished) > self._limit or any(len(line) > self._limit for line in lines):
             self.refuse(len(lines), EMSGSIZE)
-            raise OSError(EMSGSIZE, f"a line has {self._limit} bytes at most")
+            raise OSError(EMSGSIZE, f"the line is too long: it may have {self._limit} bytes")
         return lines
 
     def refuse(self, lines: int, code: int) -> None:
-        """So many lines that were given last can't be, and what has begun behind them can't either."""
-        self._refused = code if self.begun else 0
-        self.thrown += lines + bool(self.begun)
-        self.begun = b""
+        """Refuse the last `lines` lines of add(), and the unfinished line after them."""
+        self._error = code if self.unfinished else 0
+        self.refused += lines + bool(self.unfinished)
+        self.unfinished = b""
 
-    def last(self) -> bytes:
-        """The line that was begun and has no end; empty: there is none."""
-        begun, self.begun, self._refused = self.begun, b"", 0
-        return begun
+    def finish(self) -> bytes:
+        """Remove and return the unfinished line; empty if there is none."""
+        unfinished, self.unfinished, self._error = self.unfinished, b"", 0
+        return unfinished

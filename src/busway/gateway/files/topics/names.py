@@ -1,7 +1,8 @@
-"""Topics as names of files: a fragment is a name, and what a name can't have is written as %XX. Values only.
+"""Conversion between topics and file names: a topic fragment is a file name, with other characters escaped as %XX.
 
-A name in which something is written so always stands for a topic, never for a folder: `price%2Feth` is the topic `price/eth`, also
-where there is no folder `price`, and `%70rice` the topic `price` where that is a folder.
+A name with an escape always names a topic, never a folder: `price%2Feth` is the topic `price/eth`, even without a
+folder `price`, and `%70rice` is the topic `price` where `price` is a folder. `tree.py` calls this module. Values
+only.
 """
 
 import re
@@ -13,16 +14,16 @@ from busway.topic import check_topic, is_reserved
 
 _ESCAPED: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 LONGEST: Final = 255
-"""Bytes of a name that is listed."""
+"""Longest name that is listed, in bytes."""
 
 
 def is_escaped(name: str) -> bool:
-    """Whether a name can only be that of a topic."""
+    """Whether a name has an escape, so that it can only name a topic."""
     return _ESCAPED.search(name.encode("utf-8", "surrogateescape")) is not None
 
 
 def topic_of(folder: str, name: str) -> str:
-    """The topic of a name in a folder. OSError: there can be none."""
+    """The topic of a name in a folder. Raises OSError if the name is not a valid topic."""
     raw = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), name.encode("utf-8", "surrogateescape"))
     try:
         fragment = raw.decode()
@@ -31,11 +32,11 @@ def topic_of(folder: str, name: str) -> str:
             return topic
     except (UnicodeDecodeError, BusError):
         pass
-    raise OSError(ENOENT, f"{name!r} can't be a topic")
+    raise OSError(ENOENT, f"{name!r} is not a valid topic")
 
 
 def name_of(fragment: str, *, topic: bool = False) -> str | None:
-    """The name of a fragment in its folder; with `topic` one that can't be a folder's. None: it is too long to be listed."""
+    """The file name of a fragment; with `topic` one that can't be a folder's. None: it is too long to be listed."""
     name = fragment.replace("%", "%25") if is_escaped(fragment) else fragment
     if fragment in {".", ".."} or (topic and name == fragment):
         name = "".join(f"%{byte:02X}" for byte in fragment[0].encode()) + fragment[1:]

@@ -1,7 +1,8 @@
-"""Topics that are followed for the sake of files: a subscription each, and the lines that came of it. A driver.
+"""Subscriptions of topic files: follows topics with one subscription each, and buffers their messages as lines.
 
-A topic is followed from the moment on in which its file is first opened. It goes on when the file is closed, so that the next one who
-opens it finds what came in between; when there are too many, the one goes that was not used for longest.
+A topic is followed from the first time that its file is opened. It stays so after the file is closed, so that the
+next reader finds the messages since then. Above the limit, the topic that was unused for longest is dropped.
+`topic_files.py` calls this. A driver.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from busway.gateway.message_json import as_object
 from busway.message import Message
 
 Form: TypeAlias = Callable[[Message], bytes]
-"""What a message is as a line."""
+"""Converts a message into a line."""
 
 
 def text(message: Message) -> bytes:
@@ -31,12 +32,12 @@ def text(message: Message) -> bytes:
 
 
 def json(message: Message) -> bytes:
-    """An object."""
+    """A JSON object."""
     return msgspec.json.encode(as_object(message), enc_hook=str) + b"\n"
 
 
-class Trail:
-    """One topic in one form."""
+class FollowedTopic:
+    """One followed topic in one form: its subscription, its lines and its open files."""
 
     def __init__(self, topic: str, form: Form, limit: int) -> None:
         self.topic = topic
@@ -45,99 +46,102 @@ class Trail:
         self.last: Message | None = None
         self.subscription: Subscription | None = None
         self.missed = 0
-        """Lines that were gone before somebody who had the file open has read them."""
+        """Lines that the buffer dropped before a reader of the file had read them."""
         self.refused = 0
-        """Lines that were written and could not be published."""
+        """Written lines that were not published."""
         self.users: set[Callable[[], None]] = set()
-        """Called when there is a new line; one for each open file."""
+        """Callbacks for a new line, one per open file."""
 
-    def came(self, message: Message) -> None:
+    def received(self, message: Message) -> None:
+        """Add a message of the subscription, and call the open files."""
         if message.kind in {"publish", "post", "pin"}:
             self.last = message
             self.lines.add(self._form(message))
             for user in list(self.users):
                 user()
 
-    def enter(self, user: Callable[[], None]) -> None:
-        """A file of it is open."""
+    def add_user(self, user: Callable[[], None]) -> None:
+        """Register the callback of an open file."""
         if not self.users:
             self.lines.rewind()
         self.users.add(user)
 
 
 class TopicSubscriptions:
-    """The topics that one mount follows."""
+    """All topics that one mount follows."""
 
     def __init__(self, bus: Bus, settings: Mount) -> None:
         self.bus = bus
         self.settings = settings
         self.fields: dict[str, dict[str, Any]] = {}
-        """By topic: the fields of what is published through its files."""
-        self._trails: OrderedDict[tuple[str, Form], Trail] = OrderedDict()
-        self._coming: dict[tuple[str, Form], asyncio.Task[Trail]] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        """Fields of the messages that files publish, by topic."""
+        self._followed: OrderedDict[tuple[str, Form], FollowedTopic] = OrderedDict()
+        self._starting: dict[tuple[str, Form], asyncio.Task[FollowedTopic]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        return len(self._trails)
+        return len(self._followed)
 
-    def known(self, topic: str, form: Form) -> Trail | None:
-        """What is followed already."""
-        trail = self._trails.get((topic, form))
-        if trail is not None:
-            self._trails.move_to_end((topic, form))
-        return trail
+    def known(self, topic: str, form: Form) -> FollowedTopic | None:
+        """A topic if it is followed already; it counts as used now."""
+        followed = self._followed.get((topic, form))
+        if followed is not None:
+            self._followed.move_to_end((topic, form))
+        return followed
 
-    async def follow(self, topic: str, form: Form) -> Trail:
-        """Follow a topic. OSError: it can't be."""
+    async def follow(self, topic: str, form: Form) -> FollowedTopic:
+        """Follow a topic. Raises OSError if the bus refuses it, or too many topics are open."""
         key = topic, form
-        while (trail := self.known(topic, form)) is None:
-            task = self._coming.get(key)
+        while (followed := self.known(topic, form)) is None:
+            task = self._starting.get(key)
             if task is None:
-                task = self._coming[key] = asyncio.get_running_loop().create_task(self._begin(topic, form))
-                task.add_done_callback(partial(self._came, key))
+                task = self._starting[key] = asyncio.get_running_loop().create_task(self._start(topic, form))
+                task.add_done_callback(partial(self._started, key))
             try:
                 return await asyncio.shield(task)
             except BusError as error:
-                raise told(error) from error
-        return trail
+                raise os_error(error) from error
+        return followed
 
-    def _came(self, key: tuple[str, Form], task: "asyncio.Task[Trail]") -> None:
-        del self._coming[key]
+    def _started(self, key: tuple[str, Form], task: "asyncio.Task[FollowedTopic]") -> None:
+        del self._starting[key]
         if not task.cancelled():
-            task.exception()  # whoever wanted it may have been interrupted
+            task.exception()  # the caller may have been interrupted
 
-    async def _begin(self, topic: str, form: Form) -> Trail:
+    async def _start(self, topic: str, form: Form) -> FollowedTopic:
         self._make_room()
-        trail = Trail(topic, form, self.settings.kept)
-        # With its slash in front no topic is taken for a regular expression. Others' pushes and requests are not ours to take.
-        # A file only shows messages: publishers never wait for it.
-        trail.subscription = self.bus.subscribe("/" + topic, listen=True, policy="drop_oldest", handler=trail.came)
-        await trail.subscription.start()
-        self._trails[topic, form] = trail
-        return trail
+        followed = FollowedTopic(topic, form, self.settings.kept)
+        # The slash in front keeps a topic from being a regular expression. A listener gets no pushes and requests of
+        # other consumers, and publishers never wait for it.
+        followed.subscription = self.bus.subscribe(
+            "/" + topic, listen=True, policy="drop_oldest", handler=followed.received
+        )
+        await followed.subscription.start()
+        self._followed[topic, form] = followed
+        return followed
 
-    def leave(self, topic: str) -> None:
-        """Follow a topic no longer, unless its file is open."""
-        for key in [key for key, trail in self._trails.items() if key[0] == topic and not trail.users]:
+    def unfollow(self, topic: str) -> None:
+        """Stop following a topic, unless its file is open."""
+        for key in [key for key, followed in self._followed.items() if key[0] == topic and not followed.users]:
             self._end(key)
 
     def _make_room(self) -> None:
-        while len(self._trails) >= self.settings.followed:
-            key = next((key for key, trail in self._trails.items() if not trail.users), None)
+        while len(self._followed) >= self.settings.followed:
+            key = next((key for key, followed in self._followed.items() if not followed.users), None)
             if key is None:
-                raise OSError(ENFILE, f"{self.settings.followed} topics are followed, and all of them are open")
+                raise OSError(ENFILE, f"too many open topics: the limit is {self.settings.followed}")
             self._end(key)
 
     def _end(self, key: tuple[str, Form]) -> None:
-        gone = self._trails.pop(key).subscription
-        if gone is not None:
-            task = asyncio.get_running_loop().create_task(gone.close())
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+        subscription = self._followed.pop(key).subscription
+        if subscription is not None:
+            task = asyncio.get_running_loop().create_task(subscription.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
 
-def told(error: BusError) -> OSError:
-    """What an error of the bus is to those who have a file."""
+def os_error(error: BusError) -> OSError:
+    """The error of a file operation for an error of the bus."""
     match error:
         case Timeout():
             code = ETIMEDOUT

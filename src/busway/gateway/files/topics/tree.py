@@ -1,6 +1,6 @@
-"""Folders of topics, as every folder is: a file has to be made before it is there, and so has a folder.
+"""Folder tree of topics: files and folders exist once they are created, and names with %XX always exist.
 
-But for names with %XX, which are always there: they can't be those of folders.
+`topic_files.py` and `service_files.py` build a `Tree` with the node class of their files.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ _MOST = 65_536
 
 
 class Paths:
-    """Folders by their paths, the root's is empty; what is in a folder: names of topics, and of folders."""
+    """The names of the topics and folders in each folder. The path of the root is empty."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, None]] = {"": {}}
@@ -22,7 +22,7 @@ class Paths:
         self._count = 0
 
     def add(self, topic: str) -> None:
-        """A topic is used: it is listed, and the folders in which it lies are there. OSError: there are too many."""
+        """Add a topic in use, and create its folders. Raises OSError if there are too many names."""
         folder, name = _split(topic)
         self._make(folder)
         if name not in self._topics[folder]:
@@ -30,7 +30,7 @@ class Paths:
             self._topics[folder][name] = None
 
     def make(self, path: str) -> None:
-        """Make a folder in one that is there. OSError."""
+        """Create a folder in an existing folder. Raises OSError."""
         if path in self._folders:
             raise OSError(EEXIST, path)
         if _split(path)[0] not in self._folders:
@@ -38,28 +38,29 @@ class Paths:
         self._make(path)
 
     def remove(self, path: str) -> None:
-        """Remove a folder. OSError: it is not there, or not empty."""
-        above, name = _split(path)
+        """Remove a folder. Raises OSError if it does not exist or is not empty."""
+        parent, name = _split(path)
         if path not in self._folders or not path:
             raise OSError(ENOENT, path)
         if self._folders[path] or self._topics[path]:
             raise OSError(ENOTEMPTY, path)
-        del self._folders[path], self._topics[path], self._folders[above][name]
+        del self._folders[path], self._topics[path], self._folders[parent][name]
         self._count -= 1
 
-    def leave(self, topic: str) -> None:
-        """A topic is not listed any more. OSError: it is not."""
-        above, name = _split(topic)
-        if name not in self._topics.get(above, {}):
+    def discard(self, topic: str) -> None:
+        """Remove a topic. Raises OSError if it is not in use."""
+        parent, name = _split(topic)
+        if name not in self._topics.get(parent, {}):
             raise OSError(ENOENT, topic)
-        del self._topics[above][name]
+        del self._topics[parent][name]
         self._count -= 1
 
     def is_folder(self, path: str) -> bool:
+        """Whether a path is a folder."""
         return path in self._folders
 
     def has(self, topic: str) -> bool:
-        """Whether a topic is used."""
+        """Whether a topic is in use."""
         folder, name = _split(topic)
         return name in self._topics.get(folder, ())
 
@@ -68,22 +69,22 @@ class Paths:
         return list(self._folders.get(path, ()))
 
     def topics(self, path: str) -> Iterable[str]:
-        """Names of the topics in it."""
+        """Names of the topics in a folder."""
         return list(self._topics.get(path, ()))
 
     def _make(self, path: str) -> None:
         if path in self._folders:
             return
-        above, name = _split(path)
-        self._make(above)
+        parent, name = _split(path)
+        self._make(parent)
         self._grow()
-        self._folders[above][name] = None
+        self._folders[parent][name] = None
         self._folders[path] = {}
         self._topics[path] = {}
 
     def _grow(self) -> None:
         if self._count >= _MOST:
-            raise OSError(ENOSPC, f"{_MOST} names are the limit")
+            raise OSError(ENOSPC, f"too many names: the limit is {_MOST}")
         self._count += 1
 
 
@@ -93,32 +94,34 @@ def _split(path: str) -> tuple[str, str]:
 
 
 class Tree:
-    """The folders and files over some paths; a topic's file is made by a function."""
+    """The folder and file nodes of some paths; `make` creates the node of a topic."""
 
     def __init__(self, paths: Paths, make: Callable[[str], Node]) -> None:
         self.paths = paths
         self._make = make
         self.removed: Callable[[str], None] = lambda _topic: None
-        """Called with a topic that is not to be listed any more."""
-        # The kernel knows a node by its number, so a topic has to have the same one for as long as it is known.
+        """Called with a topic after its removal."""
+        # The kernel knows a node by its number, so a topic must have the same node as long as the kernel refers to it.
         self._files: WeakValueDictionary[str, Node] = WeakValueDictionary()
         self._folders: WeakValueDictionary[str, TopicFolder] = WeakValueDictionary()
 
     def folder(self, path: str = "") -> "TopicFolder":
-        made = self._folders.get(path)
-        if made is None:
-            made = self._folders[path] = TopicFolder(self, path)
-        return made
+        """The node of a folder."""
+        node = self._folders.get(path)
+        if node is None:
+            node = self._folders[path] = TopicFolder(self, path)
+        return node
 
     def file(self, topic: str) -> Node:
-        made = self._files.get(topic)
-        if made is None:
-            made = self._files[topic] = self._make(topic)
-        return made
+        """The node of a topic."""
+        node = self._files.get(topic)
+        if node is None:
+            node = self._files[topic] = self._make(topic)
+        return node
 
 
 class TopicFolder(Folder):
-    """One of the folders."""
+    """A folder of the tree."""
 
     def __init__(self, tree: Tree, path: str) -> None:
         self._tree = tree
@@ -133,33 +136,33 @@ class TopicFolder(Folder):
         raise OSError(ENOENT, name)
 
     def create(self, name: str) -> Node:
-        """A file that is made is listed."""
+        """Create the file of a topic, which is listed from then on."""
         topic = names.topic_of(self._path, name)
         self._tree.paths.add(topic)
         return self._tree.file(topic)
 
     def list(self) -> Iterable[tuple[str, Node]]:
         paths = self._tree.paths
-        below = f"{self._path}/" if self._path else ""
+        prefix = f"{self._path}/" if self._path else ""
         folders = set(paths.folders(self._path))
-        for one in folders:
-            if (name := names.name_of(one)) is not None:
-                yield name, self._tree.folder(below + one)
-        for one in paths.topics(self._path):
-            if (name := names.name_of(one, topic=one in folders)) is not None:
-                yield name, self._tree.file(below + one)
+        for fragment in folders:
+            if (name := names.name_of(fragment)) is not None:
+                yield name, self._tree.folder(prefix + fragment)
+        for fragment in paths.topics(self._path):
+            if (name := names.name_of(fragment, topic=fragment in folders)) is not None:
+                yield name, self._tree.file(prefix + fragment)
 
     def make(self, name: str) -> Node:
         topic = names.topic_of(self._path, name)
         if names.is_escaped(name):
-            raise OSError(EINVAL, "a name with %XX is that of a topic")
+            raise OSError(EINVAL, "a folder can't have a name with %XX, which names a topic")
         self._tree.paths.make(topic)
         return self._tree.folder(topic)
 
     def remove(self, name: str) -> None:
         path = names.topic_of(self._path, name)
         if names.is_escaped(name) or not self._tree.paths.is_folder(path):
-            self.find(name)  # which says so if there is nothing
+            self.find(name)  # raises ENOENT if the name does not exist
             raise OSError(ENOTDIR, name)
         self._tree.paths.remove(path)
 
@@ -167,5 +170,5 @@ class TopicFolder(Folder):
         topic = names.topic_of(self._path, name)
         if not names.is_escaped(name) and self._tree.paths.is_folder(topic):
             raise OSError(EISDIR, name)
-        self._tree.paths.leave(topic)
+        self._tree.paths.discard(topic)
         self._tree.removed(topic)

@@ -1,41 +1,41 @@
-"""The messages that are kept for those who read `fusebus`: the last ones, each with the header that it is read with. A machine."""
+"""Buffer of the last messages for the readers of `fusebus`, each with its header. A machine for `exchange.py`."""
 
 from typing import Final, TypeAlias
 
 from busway.fuse.format import ALIGN, META
 
 Record: TypeAlias = tuple[int, bytes]
-"""Channel, and the message as it is read: header, payload and what pads it."""
+"""Channel of a message, and its block: header, payload and padding."""
 
 _PAD: Final = [b"\0" * (-size % ALIGN) for size in range(ALIGN)]
 
 
 def serno_of(block: bytes) -> int:
-    """The serial number of a message as it is read."""
+    """The serial number in a block."""
     return int(META.unpack_from(block)[1])
 
 
 def data_end(block: bytes) -> int:
-    """Where the data of a message as it is read ends, and its padding begins."""
+    """The end of the payload in a block, where its padding begins."""
     return META.size + int(META.unpack_from(block)[3])
 
 
-class KeptMessages:
-    """Serial numbers from 0, without gaps. The oldest go when there are too many, or too many bytes."""
+class MessageBuffer:
+    """Messages with serial numbers from 0 without gaps, up to a number of messages and of bytes."""
 
     def __init__(self, messages: int, bytes: int) -> None:  # noqa: A002 - as the setting
         self.messages = messages
         self.bytes = bytes
         self.records: dict[int, Record] = {}
         self.oldest = 0
-        """Serial number of the oldest that is kept; the next one's if there is none."""
+        """Serial number of the oldest message in the buffer; `next` if the buffer is empty."""
         self.next = 0
-        """Serial number of the next one."""
+        """Serial number of the next message."""
         self.used = 0
-        """Bytes that are kept, headers not counted."""
+        """Bytes in the buffer without headers."""
 
     def append(self, channel: int, client: int, payload: bytes) -> int:
-        """Keep one more; its serial number. Then drop() the oldest until `messages` and `bytes` hold again."""
+        """Add a message, and return its serial number. The caller then calls drop() while a limit is exceeded."""
         size = len(payload)
         pad = _PAD[size % ALIGN]
         stride = size + len(pad)
@@ -46,7 +46,7 @@ class KeptMessages:
         return serno
 
     def drop(self) -> tuple[int, int]:
-        """Let the oldest go: its serial number and its channel."""
+        """Remove the oldest message, and return its serial number and its channel."""
         serno = self.oldest
         channel, block = self.records.pop(serno)
         self.oldest = serno + 1
