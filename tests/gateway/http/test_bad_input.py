@@ -85,7 +85,10 @@ async def test_huge_bodies(tmp_path):
     async with doors.opened(body=50_000) as door, door.ws() as other:
         await other.done(cmd="create", mq="Q", channel="C")
         async with door.session.post(door.url + "/", data=b"x" * 60_000) as response:
-            assert (response.status, (await response.json())["body"]) == (413, "the request is too large: it may have 50000 bytes")
+            assert (response.status, (await response.json())["body"]) == (
+                413,
+                "the request is too large: it may have 50000 bytes",
+            )
         async with door.ws() as ws:
             await ws.socket.send_str("x" * 60_000)
             closed = await asyncio.wait_for(ws.socket.receive(), 10)

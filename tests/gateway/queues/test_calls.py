@@ -52,7 +52,11 @@ async def test_a_queue_that_nobody_serves(tmp_path, form):
         await ws.done(cmd="create", mq="MyRpc", channel="MyRpc")
         call = {"cmd": "pub", "mq": "MyRpc", "ack": False, "id": "1"}
         call |= {"module": "m", "method": "f", "params": []} if form == "flat" else {"url": "/MyRpc/m/f"}
-        assert (await ws.ask(**call)) == {"id": "1", "status": 404, "body": "MQ(MyRpc) has no service now: no client subscribes to it"}
+        assert (await ws.ask(**call)) == {
+            "id": "1",
+            "status": 404,
+            "body": "MQ(MyRpc) has no service now: no client subscribes to it",
+        }
         await silent.done(cmd="sub", mq="MyRpc", channel="MyRpc")
         assert (await ws.ask(**call))["status"] == 504
         call["mq"] = "Other"

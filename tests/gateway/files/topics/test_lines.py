@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 import busway
 from busway.gateway.files.fusebus.registry import Registry
 from busway.gateway.files.topics import names
-from busway.gateway.files.topics.lines import Lines, Reader, LineParser
+from busway.gateway.files.topics.lines import LineParser, Lines, Reader
 from busway.gateway.files.topics.tree import Paths
 from busway.gateway.message_json import of_object
 from tests.support.fusebus_client import refused
