@@ -189,11 +189,11 @@ async def test_a_subscription_that_has_ended_gets_no_more(nodes):
     a = await nodes.start()
     bus = await nodes.client(a)
     async with bus.subscribe("$bus/cluster/*"):
-        assert sum(map(len, a._hub.events._wanted.values())) == 1
-    assert sum(map(len, a._hub.events._wanted.values())) == 0
+        assert sum(map(len, a._hub.events._subscriptions.values())) == 1
+    assert sum(map(len, a._hub.events._subscriptions.values())) == 0
     async with bus.subscribe("$bus/cluster/*"):
         await bus.close()
-    await until(lambda: not a._hub.events._wanted)
+    await until(lambda: not a._hub.events._subscriptions)
 
 
 @pytest.mark.parametrize("more", [{"group": "g"}, {"since": "all"}])
@@ -259,7 +259,7 @@ async def test_who_reads_too_slowly_is_told_what_it_misses(nodes):
         slow.subscribe("$bus/cluster/*") as events,
         slow.subscribe("t", policy="drop_new", limit_bytes=1 << 30),
     ):
-        (conn,) = a._hub.events._wanted
+        (conn,) = a._hub.events._subscriptions
         slow._core.connection.transport.pause_reading()
         async with asyncio.timeout(PATIENCE):
             while a._hub.engine.pending(conn) <= OUTBOX // 2:

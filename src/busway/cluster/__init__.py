@@ -1,1 +1,1 @@
-"""Brokers that form one bus: who belongs to it, the links between them, and what crosses those."""
+"""Clusters: the brokers that form one bus, the links between them, and the protocols over those links."""

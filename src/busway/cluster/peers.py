@@ -1,4 +1,7 @@
-"""The streams and channels of the other nodes, as the broker's drivers ask for them: each method goes to the part that does it."""
+"""The cluster's implementation of the broker's peer interfaces for streams and channels.
+
+The mesh creates these objects, and the broker calls them. Each method delegates to a part of the cluster.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -23,7 +26,7 @@ from busway.cluster.streams.survey import Survey
 
 
 class ClusterStreams(StreamPeers):
-    """The streams of the other nodes of a cluster."""
+    """The streams of the other nodes, for the broker."""
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class ClusterStreams(StreamPeers):
 
 
 class ClusterChannels(ChannelPeers):
-    """The channels of the other nodes of a cluster."""
+    """The channels of the other nodes, for the broker."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A broker, alone or as a node of a cluster; `busway.serve` without its doors."""
+"""Creates a broker, alone or as a node of a cluster; `busway.serve` calls it and adds the doors."""
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -36,25 +36,25 @@ def serve(
     doors: Sequence[Callable[[Server], Door]] = (),
     insecure: bool = False,
 ) -> Server:
-    """A broker, alone or one of a cluster, with doors of other kinds; `busway.serve` is this with the doors that there are."""
-    place = _place(cluster, servers, key)
-    if place is not None:
+    """Create a broker, alone or as a node of a cluster. `doors` build doors for other protocols."""
+    config = _config(cluster, servers, key)
+    if config is not None:
         check_plain("name of a node", name)
-        check_plain("name of a cluster", place.name)
-        for address in (*addresses, *place.advertise):
+        check_plain("name of a cluster", config.name)
+        for address in (*addresses, *config.advertise):
             check_plain("address of a node", address)
-    if place is not None and place.mirror_of is not None and data is None:
-        raise ValueError("a mirror needs a folder for its copies: give data=FOLDER (busway serve --data FOLDER)")
-    own = [*addresses, *(() if place is None else place.advertise)]
-    if place is not None and place.mirror_of is not None and wanted(place.mirror_of, "", name, own):
-        raise ValueError(f"{place.mirror_of!r} is this broker itself, and a mirror is one of another node")
-    if place is not None and place.tls is None and tls is not None:
-        place = replace(place, tls=tls)  # who shows and asks for certificates does so at links, too
-    nodes = None if place is None else partial(_peers, cluster=place)
-    if place is not None and (added := _own_fields(place, name or socket.gethostname())):
+    if config is not None and config.mirror_of is not None and data is None:
+        raise ValueError("a mirror needs a folder for its replicas: pass data=FOLDER (busway serve --data FOLDER)")
+    own = [*addresses, *(() if config is None else config.advertise)]
+    if config is not None and config.mirror_of is not None and wanted(config.mirror_of, "", name, own):
+        raise ValueError(f"mirror_of={config.mirror_of!r} is this broker itself; name another node")
+    if config is not None and config.tls is None and tls is not None:
+        config = replace(config, tls=tls)  # certificates of the server apply to links too
+    nodes = None if config is None else partial(_peers, cluster=config)
+    if config is not None and (added := _own_fields(config, name or socket.gethostname())):
         fields = {**added, **(fields or {})}
     check_type("insecure", insecure, bool, "True or False")
-    exposure = Exposure(insecure=insecure, keyless=place is not None and place.key is None)
+    exposure = Exposure(insecure=insecure, keyless=config is not None and config.key is None)
     more: dict[str, Any] = {"data": data, "stores": stores, "nodes": nodes, "doors": doors, "exposure": exposure}
     return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, **more)
 
@@ -63,23 +63,26 @@ def _peers(hub: Hub, cluster: Cluster) -> Peers:
     return Mesh(hub, cluster).peers
 
 
-def _own_fields(place: Cluster, name: str) -> Fields:
-    """The address fields that the list has of the server with this name."""
+def _own_fields(config: Cluster, name: str) -> Fields:
+    """The address fields of the server with this name in the list."""
     return {
-        key: value for one in listed(place.servers) if one.name == name for key, value in (one.fields or {}).items()
+        key: value
+        for server in listed(config.servers)
+        if server.name == name
+        for key, value in (server.fields or {}).items()
     }
 
 
-def _place(
+def _config(
     cluster: str | Cluster | None, servers: str | Sequence[str | Listed] | None, key: str | bytes | None
 ) -> Cluster | None:
     check_type("cluster", cluster, (str, Cluster, NoneType), "a name, a busway.Cluster or None")
     if isinstance(cluster, Cluster):
         if servers is not None or key is not None:
-            raise ValueError("servers and key are part of the busway.Cluster")
+            raise ValueError("servers and key can't be combined with a busway.Cluster; set them there")
         return cluster
     if cluster is None and servers is None:
         if key is not None:
-            raise ValueError("a key, but neither cluster nor servers")
+            raise ValueError("a key needs cluster or servers")
         return None
     return Cluster(name=DEFAULT if cluster is None else cluster, servers=listed(servers), key=key)

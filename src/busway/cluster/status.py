@@ -1,6 +1,6 @@
-"""What people see of a cluster from one of its nodes: `$bus/cluster` for `busway cluster`, and events below that topic.
+"""The status of a cluster at one node: the service `$bus/cluster`, and the events below that topic.
 
-A driver over the mesh, which tells it what happens.
+The mesh owns it and reports events to it.
 """
 
 import asyncio
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 TRIP: Final = 2
 """The token of a PING that measures a round trip."""
 _PATIENCE: Final = 1.0
-"""Seconds that links have to answer; who did not has no round trip."""
+"""Seconds for links to answer. A link without an answer has no round trip."""
 _MIRROR: Final = {
     "mirror": "{node} is a mirror of this node",
-    "mirror_gone": "{node} is gone, which was a mirror of this node",
+    "mirror_gone": "mirror {node} of this node is not linked any more",
     "mirror_trouble": "{node} can't copy the stream {stream!r}: {text}",
     "mirror_copies": "{node} can copy the stream {stream!r} again",
     "mirrored": "acknowledgements of the stream {stream!r} wait for its mirror",
     "unmirrored": "acknowledgements of the stream {stream!r} don't wait for a mirror of this node",
-    "mirror_missing": "this node is to be a mirror of {text!r}, and no such node was seen yet",
+    "mirror_missing": "no node with the name, guid or address {text!r} was seen yet, which this node is to mirror",
 }
-"""What is told of mirrors, by the kind of event."""
+"""The texts of events about mirrors, by kind."""
 
 
 class ClusterStatus:
-    """One node's view."""
+    """The status of a cluster at one node."""
 
     def __init__(self, hub: "Hub", mesh: "Mesh", name: str) -> None:
         self._hub = hub
         self._mesh = mesh
         self._name = name
         self._since: dict[str, float] = {}
-        """When a node's link came up or was lost, in seconds since 1970."""
-        self._asked: dict[int, float] = {}
+        """When the link to a node last opened or ended, in seconds since 1970."""
+        self._sent: dict[int, float] = {}
         self._trips: dict[int, float] = {}
         self._answered = asyncio.Event()
 
-    # What happens.
+    # Events.
 
     def notice(self, notice: Notice) -> None:
-        self._answered.set()  # those who wait for a link that is gone look again
+        self._answered.set()  # wakes _measure(), which may wait for a closed link
         if notice.kind in {"up", "down"}:
             self._since[notice.guid] = environment.time_ns() / 1e9
         elif notice.kind == "forgotten":
@@ -56,41 +56,41 @@ class ClusterStatus:
         self.tell(notice.kind, notice.text, node=notice.name, guid=notice.guid, **more)
 
     def tell(self, kind: str, text: str, **fields: Any) -> None:
-        """An event, to those of this node's clients who asked for it."""
+        """Publish an event to subscribed clients of this node."""
         self._hub.events.tell(f"{CLUSTER}/{kind}", {"cluster": self._name, "kind": kind, **fields}, text)
 
     def mirror(self, kind: str, about: dict[str, Any]) -> None:
-        """Something has happened between this node and its mirrors."""
+        """Publish an event about this node and its mirrors."""
         stream, text = about.get("stream", ""), about.get("text", "")
         more = {"stream": stream} if stream else {}
-        said = _MIRROR[kind].format(node=about.get("name") or about.get("guid", "")[:8], stream=stream, text=text)
-        self.tell(kind, said, node=about.get("name", ""), guid=about.get("guid", ""), **more)
+        described = _MIRROR[kind].format(node=about.get("name") or about.get("guid", "")[:8], stream=stream, text=text)
+        self.tell(kind, described, node=about.get("name", ""), guid=about.get("guid", ""), **more)
 
     def definition(self, kind: str, key: str, text: str, node: Node | None) -> None:
-        """A stream or channel is not at a node (None: this one) as it should be, or it is so at last."""
+        """Publish that a node (None: this one) could not apply a stream or channel, or has done so now."""
         stream, _, channel = key.partition("/")
         name, guid = (self._hub.name, self._hub.guid) if node is None else (node.name, node.guid)
         more = {"stream": stream} | ({"channel": channel} if channel else {})
         self.tell(kind, text, node=name, guid=guid, **more)
 
     def pong(self, conn: int) -> None:
-        if (asked := self._asked.pop(conn, None)) is not None:
-            self._trips[conn] = environment.perf_counter() - asked
+        if (sent := self._sent.pop(conn, None)) is not None:
+            self._trips[conn] = environment.perf_counter() - sent
             self._answered.set()
 
-    # What is asked.
+    # Figures.
 
     async def figures(self) -> dict[str, Any]:
-        """All that is known, with round trips of this moment."""
+        """All figures, with round trips measured now."""
         await self._measure()
         members, hub = self._mesh.members, self._hub
         linked = members.linked
         stats = hub.engine.stats()
         mirroring = self._mesh.mirroring.figures() | self._mesh.turns.figures()
         stopped = members.stopped
-        behind = {one["guid"]: one["behind"] for one in mirroring["mirrors"]}
+        behind = {mirror["guid"]: mirror["behind"] for mirror in mirroring["mirrors"]}
         others = {node.guid: node for node in members.known}
-        for conn in linked.values():  # the incarnation that is linked
+        for conn in linked.values():  # prefer the linked incarnation
             if (node := members.node_of(conn)) is not None:
                 others[node.guid] = node
         return {
@@ -109,12 +109,12 @@ class ClusterStatus:
             ],
             "missing": [
                 {
-                    "name": one.name,
-                    "addresses": list(one.addresses),
-                    "state": "refused" if one.refused else "unreached",
-                    "why": one.why,
+                    "name": server.name,
+                    "addresses": list(server.addresses),
+                    "state": "refused" if server.refused else "unreached",
+                    "why": server.why,
                 }
-                for one in members.missing
+                for server in members.missing
             ],
             "lacking": self._mesh.agreeing.figures(),
             "mirroring": mirroring,
@@ -125,7 +125,7 @@ class ClusterStatus:
         }
 
     def stats(self) -> dict[str, int]:
-        """Counters beside those of the engine."""
+        """Counters in addition to those of the engine."""
         members = self._mesh.members
         return {
             "nodes": 1 + len({*members.linked, *(node.guid for node in members.known)}),
@@ -134,7 +134,7 @@ class ClusterStatus:
         }
 
     def _link(self, guid: str, conn: int | None) -> dict[str, Any]:
-        """Figures of a link; what it hears is the interest that the other node has told."""
+        """Figures of a link. Its subscriptions are those of the other node."""
         link: dict[str, Any] = {"up": conn is not None, "since": self._since.get(guid)}
         if conn is None or (session := self._hub.sessions.get(conn)) is None:
             return link | {"why": self._mesh.members.why(guid)}
@@ -157,18 +157,18 @@ class ClusterStatus:
         conns = set(self._mesh.members.linked.values())
         self._trips = {conn: trip for conn, trip in self._trips.items() if conn in conns}
         now = environment.perf_counter()
-        for conn in conns - self._asked.keys():  # another look may wait for the same answer
-            self._asked[conn] = now
+        for conn in conns - self._sent.keys():  # another call may wait for the same answer
+            self._sent[conn] = now
             self._hub.engine.ping(conn, TRIP)
         self._hub.flush()
         try:
             async with asyncio.timeout(_PATIENCE):
-                while conns & self._asked.keys() & set(self._mesh.members.linked.values()):
+                while conns & self._sent.keys() & set(self._mesh.members.linked.values()):
                     self._answered.clear()
                     await self._answered.wait()
         except TimeoutError:
-            for conn in conns & self._asked.keys():
-                self._asked.pop(conn, None)
+            for conn in conns & self._sent.keys():
+                self._sent.pop(conn, None)
                 self._trips.pop(conn, None)
 
 

@@ -138,7 +138,7 @@ def test_of_strangers_a_few_are_told_and_how_many_more_there_were():
     members.tick(61.0)
     (rest,) = notices(members)
     assert (rest.kind, rest.guid, rest.name, rest.times) == ("refused", "", "", 2000 - STRANGERS)
-    assert rest.text == f"{2000 - STRANGERS} more that came in the last minute were refused"
+    assert rest.text == f"{2000 - STRANGERS} more connections were refused in the last minute"
     assert members.due is None
     members.greeted(1, Node("e" * 32, 1, "other"), 62.0)
     assert len(notices(members)) == 1, "there is room again"
@@ -168,7 +168,7 @@ async def test_many_strangers_make_few_lines_and_all_are_counted(cluster, caplog
         monkeypatch.setattr("busway.cluster.members.warnings.EVERY", 0.0)  # the time is over
         await answered(server, introduction(41, cluster="other"))
         told = await summaries.recv(timeout=60)
-    assert told.text == f"{41 - STRANGERS} more that came in the last minute were refused"
+    assert told.text == f"{41 - STRANGERS} more connections were refused in the last minute"
     assert f"cluster test: {told.text}" in caplog.text
     assert server.stats()["nodes_refused"] == 41
 

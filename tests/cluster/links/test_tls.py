@@ -71,7 +71,7 @@ async def test_a_server_that_wants_a_certificate(certificates, start):
     plain = busway.Cluster(name="test", servers=[first.addresses[0].replace("tls:", "tcp:")])
     third = busway.serve("tcp://127.0.0.1:0", cluster=plain)
     async with third:
-        await until(lambda: "or one that wants TLS?" in why(third, plain.servers[0])[1])
+        await until(lambda: "or it requires TLS" in why(third, plain.servers[0])[1])
 
 
 async def test_the_name_in_a_certificate_is_that_of_the_address(cluster, certificates, start):
