@@ -10,26 +10,26 @@ from busway.message import Message
 
 def as_object(message: Message) -> dict[str, Any]:
     """The JSON object of a message. A payload that is not UTF-8 is in base64."""
-    made: dict[str, Any] = {"topic": message.topic}
+    result: dict[str, Any] = {"topic": message.topic}
     try:
-        made["payload"] = message.payload.decode()
+        result["payload"] = message.payload.decode()
     except UnicodeDecodeError:
-        made["payload_base64"] = base64.b64encode(message.payload).decode()
-    made |= {"id": message.id, "time": message.time, "sender": message.sender, "kind": message.kind}
+        result["payload_base64"] = base64.b64encode(message.payload).decode()
+    result |= {"id": message.id, "time": message.time, "sender": message.sender, "kind": message.kind}
     if fields := message.fields:
-        made["fields"] = fields
+        result["fields"] = fields
     if message.kept:
-        made["kept"] = True
+        result["kept"] = True
     if (position := message.position) is not None:
-        made |= {"position": str(position), "stream": position.stream, "offset": position.offset}
-        made["sequence"] = position.sequence
+        result |= {"position": str(position), "stream": position.stream, "offset": position.offset}
+        result["sequence"] = position.sequence
         if position.safety is not None:
-            made["safety"] = position.safety
+            result["safety"] = position.safety
     if message.deliveries:
-        made["deliveries"] = message.deliveries
+        result["deliveries"] = message.deliveries
     if message.missed:
-        made["missed"] = message.missed
-    return made
+        result["missed"] = message.missed
+    return result
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):

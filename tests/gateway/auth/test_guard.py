@@ -9,7 +9,7 @@ import pytest
 
 from busway.gateway.auth.grants import Key
 from busway.gateway.auth.guard import Guard
-from busway.gateway.auth.signing import signed
+from busway.gateway.auth.signatures import signed
 from busway.gateway.json.statuses import Refused
 from tests.support import door as doors
 

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from busway.gateway.auth.keys import VARIABLE, Keyring, KeysError
-from busway.gateway.auth.signing import signed
+from busway.gateway.auth.signatures import signed
 from busway.gateway.json.statuses import Refused
 
 NOW = 1_800_000_000.0

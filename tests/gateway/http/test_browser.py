@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 import busway
-from busway.gateway.auth.signing import verify
+from busway.gateway.auth.signatures import verify
 from tests.support.chromium import chromium, page
 
 FOLDER = Path(__file__).parents[3]

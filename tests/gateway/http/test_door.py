@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 import busway
-from busway.gateway.auth.signing import signed
+from busway.gateway.auth.signatures import signed
 from tests.support import door as doors
 
 

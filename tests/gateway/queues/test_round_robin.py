@@ -65,7 +65,7 @@ def test_who_is_full_is_left_out():
     one.sink.full = True
     assert ring.choose("b") is None
     assert ring.choose("a") is two
-    assert (ring.wanted("b"), ring.room(BATCH * 3)) == (True, BATCH)
+    assert (ring.matches("b"), ring.room(BATCH * 3)) == (True, BATCH)
     ring.remove(two)
     ring.remove(two)
     assert not ring.filtered

@@ -41,30 +41,30 @@ class Key:
         return covered(granted, topic)
 
 
-def covered(granted: Iterable[str], asked: str) -> bool:
+def covered(granted: Iterable[str], requested: str) -> bool:
     """Whether one of the granted patterns covers a topic or pattern."""
     try:
-        asked = check_pattern(asked)
+        requested = check_pattern(requested)
     except ValueError:
         return False
-    return any(covers(pattern, asked) for pattern in granted)
+    return any(covers(pattern, requested) for pattern in granted)
 
 
-def covers(granted: str, asked: str) -> bool:
-    """Whether every topic that the checked pattern `asked` matches also matches `granted`.
+def covers(granted: str, requested: str) -> bool:
+    """Whether every topic that the checked pattern `requested` matches also matches `granted`.
 
     Topics of the broker (`$bus/...`) match only patterns that begin with `$bus`, so that a grant of all topics does not
     include control of the broker.
     """
-    if granted == asked:
+    if granted == requested:
         return True
-    if asked.startswith(_REGULAR):
+    if requested.startswith(_REGULAR):
         return False  # the topics of a regular expression are unknown, so only the same expression covers it
-    if is_reserved(asked) and not is_reserved(granted):
+    if is_reserved(requested) and not is_reserved(granted):
         return False
     if granted.startswith(_REGULAR):
-        return "*" not in asked and Selection(granted).covers(asked)
-    return _contains(_fragments(granted), _fragments(asked))
+        return "*" not in requested and Selection(granted).covers(requested)
+    return _contains(_fragments(granted), _fragments(requested))
 
 
 def _fragments(pattern: str) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ class Guard:
 
     def __init__(self, keys: Keys | None) -> None:
         self._keys = keys
-        self.wanted = keys is not None
+        self.active = keys is not None
         self.refused = 0
 
     def check(self, request: Request) -> None:
@@ -52,11 +52,11 @@ class Guard:
 
     def may(self, request: Request, action: str, topic: str) -> bool:
         """Whether the key of a request allows an action on a topic."""
-        return not self.wanted or _granted(request.key, action, topic)
+        return not self.active or _granted(request.key, action, topic)
 
     def allow(self, request: Request, action: str, topic: str) -> None:
         """Raise Refused unless the key of a request allows an action on a topic."""
-        if self.wanted:
+        if self.active:
             self.demand(request.key, action, topic)
 
     def demand(self, key: Key, action: str, topic: str) -> None:

@@ -33,7 +33,7 @@ import msgspec
 from busway.errors import InvalidTopic
 from busway.gateway.auth.grants import VERBS, Key
 from busway.gateway.auth.replay_guard import MOST, ReplayGuard
-from busway.gateway.auth.signing import control, form_of, verify
+from busway.gateway.auth.signatures import control, form_of, verify
 from busway.gateway.json.statuses import FORBIDDEN, Refused
 from busway.topic import check_pattern
 
@@ -227,12 +227,12 @@ class _Source:
             raise KeysError(f"{where}: secretKey is empty")
         return secret
 
-    def _text(self, path: Path, what: str) -> str:
+    def _text(self, path: Path, subject: str) -> str:
         self._files[path] = mark = _mark(path)
         try:
             text = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise KeysError(f"{what} can't be read: {error}") from error
+            raise KeysError(f"{subject} can't be read: {error}") from error
         if mark is not None and mark[-1] & (stat.S_IROTH | stat.S_IWOTH):
             log.warning("every user of this host can access the secrets in %s: use chmod o=", path)
         return text

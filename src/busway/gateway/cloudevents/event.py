@@ -107,9 +107,9 @@ def decode(headers: Mapping[str, str], body: bytes) -> list[Event]:
         except (ValueError, RecursionError) as error:
             raise EventError(f"a batch is a JSON array of events: {error}") from error
         events = []
-        for number, one in enumerate(listed):
+        for number, text in enumerate(listed):
             try:
-                events.append(from_json(one))
+                events.append(from_json(text))
             except EventError as error:
                 raise EventError(f"event {number + 1} of {len(listed)}: {error}") from error
         return events

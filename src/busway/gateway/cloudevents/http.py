@@ -178,7 +178,7 @@ class _Handlers:
         try:
             await response.write(b": ready\n\n")
             silent = 0.0
-            while not _gone(request):
+            while not _disconnected(request):
                 try:
                     messages = await subscription.take(_CHUNK, timeout=_LOOK)
                 except Timeout:
@@ -222,7 +222,7 @@ class _Handlers:
         return web.json_response({"error": text}, status=status)
 
 
-def _gone(request: web.Request) -> bool:
+def _disconnected(request: web.Request) -> bool:
     return request.transport is None or request.transport.is_closing()
 
 

@@ -30,38 +30,38 @@ def document(
     http: str | None = None,
 ) -> dict[str, Any]:
     """The document of `Server.overview()`. `services` are topics of services; `http` is the URL of the HTTP port."""
-    made = _Document()
+    result = _Document()
     for stream in figures["streams"]:
-        made.stream(stream)
+        result.stream(stream)
     for protocol in protocols:
-        made.protocol(protocol)
+        result.protocol(protocol)
     for topic in sorted({*services, *(one["topic"] for one in figures["shared"])}):
-        made.service(topic)
+        result.service(topic)
     return {
         "asyncapi": "3.0.0",
         "info": {"title": figures["name"], "version": _core.__version__, "description": _ABOUT},
         "defaultContentType": "application/json",
         "servers": _servers(figures["addresses"], http),
-        "channels": made.channels,
-        "operations": made.operations,
-        "components": {"messages": made.messages, "schemas": made.schemas},
+        "channels": result.channels,
+        "operations": result.operations,
+        "components": {"messages": result.messages, "schemas": result.schemas},
     }
 
 
 def _servers(addresses: Iterable[str], http: str | None) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for number, address in enumerate(addresses):
         scheme, _, rest = address.partition(":")
         host = rest.removeprefix("//")
         if scheme in {"tcp", "tls"}:
-            made[f"native{number}"] = {"host": host, "protocol": "busway" if scheme == "tcp" else "busways"}
+            result[f"native{number}"] = {"host": host, "protocol": "busway" if scheme == "tcp" else "busways"}
         else:
-            made[f"native{number}"] = {"host": "localhost", "pathname": host, "protocol": f"busway+{scheme}"}
+            result[f"native{number}"] = {"host": "localhost", "pathname": host, "protocol": f"busway+{scheme}"}
     if http is not None:
         host = http.partition("://")[2].rstrip("/")
-        made["http"] = {"host": host, "protocol": "http", "description": "Described in /openapi.json."}
-        made["ws"] = {"host": host, "protocol": "ws", "description": "JSON messages, as over HTTP."}
-    return made
+        result["http"] = {"host": host, "protocol": "http", "description": "Described in /openapi.json."}
+        result["ws"] = {"host": host, "protocol": "ws", "description": "JSON messages, as over HTTP."}
+    return result
 
 
 class _Document:
@@ -109,17 +109,17 @@ class _Document:
         self._request(key, "request", f"{key}.reply")
 
     def _channel(self, key: str, topic: str, text: str, messages: Mapping[str, str]) -> None:
-        made: dict[str, Any] = {
+        result: dict[str, Any] = {
             "description": text,
             "messages": {name: _to("messages", message) for name, message in messages.items()},
         }
         if topic.startswith("re:"):
-            made |= {"address": None, "description": f"{text} Topics: {topic}"}
+            result |= {"address": None, "description": f"{text} Topics: {topic}"}
         else:
-            made["address"], parameters = address(topic)
+            result["address"], parameters = address(topic)
             if parameters:
-                made["parameters"] = parameters
-        self.channels[key] = made
+                result["parameters"] = parameters
+        self.channels[key] = result
 
     def _publish_and_subscribe(self, key: str, messages: Iterable[str]) -> None:
         named = [{"$ref": f"#/channels/{_escaped(key)}/messages/{_escaped(name)}"} for name in messages]
@@ -143,21 +143,21 @@ class _Document:
         return self._message(key, codec.name, schema, _TYPES[codec.encoding])
 
     def _message(self, key: str, title: str, schema: Any, kind: str | None) -> str:
-        made: dict[str, Any] = {"title": title}
+        result: dict[str, Any] = {"title": title}
         if schema is not None:
-            made["payload"] = schema
+            result["payload"] = schema
         if kind is not None:
-            made["contentType"] = kind
-        self.messages[key] = made
+            result["contentType"] = kind
+        self.messages[key] = result
         return key
 
 
 def schema_of(type_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The JSON schema of a type, and the schemas that it refers to. A type without a schema gets an empty one."""
     if hasattr(type_, "model_json_schema"):
-        made: dict[str, Any] = type_.model_json_schema(ref_template=_SCHEMA.replace("name", "model"))
-        more = made.pop("$defs", {})
-        return made, more
+        result: dict[str, Any] = type_.model_json_schema(ref_template=_SCHEMA.replace("name", "model"))
+        more = result.pop("$defs", {})
+        return result, more
     try:
         (schema,), components = msgspec.json.schema_components([type_], ref_template=_SCHEMA)
     except (TypeError, RuntimeError):

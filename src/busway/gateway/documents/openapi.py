@@ -53,14 +53,14 @@ def document(*, title: str = "Busway", url: str = "/", keys: bool = False) -> di
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    result: dict[str, Any] = {
         "operationId": operation.id,
         "tags": [operation.tag],
         "summary": operation.text,
         "responses": {answer.status: _answer(answer) for answer in operation.answers},
     }
     if operation.parameters:
-        made["parameters"] = [
+        result["parameters"] = [
             {
                 "name": parameter.name,
                 "in": parameter.where,
@@ -71,8 +71,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
             for parameter in operation.parameters
         ]
     if operation.body is not None:
-        made["requestBody"] = {"required": True, "content": _content(operation.body)}
-    return made
+        result["requestBody"] = {"required": True, "content": _content(operation.body)}
+    return result
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
@@ -84,12 +84,12 @@ def _content(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schemas(*, keys: bool) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for command in (*COMMANDS, CALL):
-        made[f"Flat{command.name.title()}"] = _flat(command, keys=keys)
+        result[f"Flat{command.name.title()}"] = _flat(command, keys=keys)
         if command is not CALL:
-            made[f"Headers{command.name.title()}"] = _headers(command, keys=keys)
-    made["HeadersCall"] = {
+            result[f"Headers{command.name.title()}"] = _headers(command, keys=keys)
+    result["HeadersCall"] = {
         "type": "object",
         "description": f"{CALL.text} The URL names it: `/module/method`.",
         "required": ["headers", "url"],
@@ -102,16 +102,16 @@ def _schemas(*, keys: bool) -> dict[str, Any]:
     }
     names = [command.name.title() for command in (*COMMANDS, CALL)]
     for form in ("Flat", "Headers"):
-        made[f"{form}Request"] = {"anyOf": [{"$ref": f"#/components/schemas/{form}{name}"} for name in names]}
+        result[f"{form}Request"] = {"anyOf": [{"$ref": f"#/components/schemas/{form}{name}"} for name in names]}
     status = {"type": "integer", "minimum": 100, "maximum": 699}
-    made["FlatReply"] = _object({"id": IDENT, "status": status, "body": ANY}, ["status"]) | {
+    result["FlatReply"] = _object({"id": IDENT, "status": status, "body": ANY}, ["status"]) | {
         "not": {"required": ["headers"]}
     }
-    made["HeadersReply"] = _object(
+    result["HeadersReply"] = _object(
         {"headers": _object({"id": IDENT}, []), "status": status, "body": ANY}, ["headers", "status"]
     )
-    made["Error"] = _object({"error": TEXT}, ["error"])
-    made["Health"] = _object(
+    result["Error"] = _object({"error": TEXT}, ["error"])
+    result["Health"] = _object(
         {
             "status": {"enum": ["ok", "failing"]},
             "reasons": {"type": "array", "items": TEXT},
@@ -120,11 +120,11 @@ def _schemas(*, keys: bool) -> dict[str, Any]:
         },
         ["status"],
     )
-    made["Published"] = _object(
+    result["Published"] = _object(
         {"published": {"type": "integer"}, "positions": {"type": "array", "items": TEXT}}, ["published"]
     )
-    made["Event"] = _event()
-    return made
+    result["Event"] = _event()
+    return result
 
 
 def _flat(command: Command, *, keys: bool) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def _members(fields: Iterable[Field], *, headed: bool) -> dict[str, Any]:
 
 
 def _object(members: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
-    made: dict[str, Any] = {"type": "object", "properties": dict(members)}
-    return {**made, "required": required} if required else made
+    result: dict[str, Any] = {"type": "object", "properties": dict(members)}
+    return {**result, "required": required} if required else result
 
 
 def _event() -> dict[str, Any]:
@@ -185,6 +185,6 @@ def _event() -> dict[str, Any]:
     }
     whole = {"minimum": -(2**31), "maximum": 2**31 - 1}
     extension = {"type": ["string", "integer", "boolean", "null"], "pattern": _PLAIN, **whole}
-    made = _object(members, ["specversion", "id", "source", "type"])
-    made["not"] = {"required": ["data", "data_base64"]}
-    return made | {"propertyNames": {"pattern": "^([a-z0-9]{1,64}|data_base64)$"}, "additionalProperties": extension}
+    result = _object(members, ["specversion", "id", "source", "type"])
+    result["not"] = {"required": ["data", "data_base64"]}
+    return result | {"propertyNames": {"pattern": "^([a-z0-9]{1,64}|data_base64)$"}, "additionalProperties": extension}

@@ -46,7 +46,7 @@ class FileDoor:
         self.settings = settings or Mount()
         self.bus = connect("fusebus")
         # A second client, so that messages written to a topic file reach its channel, which ignores its own client.
-        self._others = None if self.settings.documented else connect("files")
+        self._files_bus = None if self.settings.documented else connect("files")
         self.exchange = Exchange(self.settings)
         self.repaired = False
         """Whether open() has removed the mount of a killed process."""
@@ -58,7 +58,7 @@ class FileDoor:
 
     @property
     def _buses(self) -> list[Bus]:
-        return [self.bus] if self._others is None else [self.bus, self._others]
+        return [self.bus] if self._files_bus is None else [self.bus, self._files_bus]
 
     @property
     def address(self) -> str:
@@ -94,8 +94,8 @@ class FileDoor:
         self._fusebus = BusNode(kernel, self.exchange, bridge, self.settings)
         names: dict[str, Node] = {"channels": channels, "fusebus": self._fusebus}
         if not self.settings.documented:
-            assert self._others is not None
-            source = TopicSubscriptions(self._others, self.settings)
+            assert self._files_bus is not None
+            source = TopicSubscriptions(self._files_bus, self.settings)
             paths = Paths()
             channels.registered = paths.add
             names = {
@@ -103,7 +103,7 @@ class FileDoor:
                 **names,
                 "json": Topics(kernel, source, paths, subscriptions.json).folder,
                 "services": Services(kernel, source).folder,
-                "streams": StreamsFolder(kernel, self._others, self.settings.listed),
+                "streams": StreamsFolder(kernel, self._files_bus, self.settings.listed),
                 "topics": Topics(kernel, source, paths, subscriptions.text).folder,
             }
         return FixedFolder(self.figures, **names)

@@ -53,16 +53,16 @@ PATIENCE: Final = 1.0
 class LongWrites:
     """The unfinished writes of one open file.
 
-    It calls `late` with the data of a write that later turns out to be whole, and `dropped` with the size of a
+    It calls `completed` with the data of a write that later turns out to be whole, and `dropped` with the size of a
     dropped one.
     """
 
     def __init__(
-        self, kernel: Kernel, longest: int, late: Callable[[bytes], None], dropped: Callable[[int], None]
+        self, kernel: Kernel, longest: int, completed: Callable[[bytes], None], dropped: Callable[[int], None]
     ) -> None:
         self._kernel = kernel
         self._longest = longest
-        self._late = late
+        self._completed = completed
         self._dropped = dropped
         self._writes: dict[int, tuple[Pieces, asyncio.TimerHandle]] = {}
         """Unfinished writes with the timer of their next check, by calling thread."""
@@ -138,7 +138,7 @@ class LongWrites:
             return
         timer.cancel()
         del self._writes[caller]
-        self._late(pieces.whole())
+        self._completed(pieces.whole())
 
     def _drop(self, caller: int) -> None:
         pieces, timer = self._writes.pop(caller)

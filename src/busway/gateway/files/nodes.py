@@ -26,7 +26,7 @@ class Node:
     """A file or a folder. It gets its number at the first lookup by the kernel."""
 
     number = 0
-    found = 0
+    lookups = 0
     """Lookups by the kernel that it has not forgotten."""
     kind = stat.S_IFREG
     read_only = False

@@ -44,7 +44,7 @@ class Commands:
     def __init__(self, bus: Bus, queues: Queues, settings: Http, guard: Guard) -> None:
         self._bus = bus
         self._publish = bus.publish
-        self.open = not guard.wanted
+        self.open = not guard.active
         """Whether requests need no signature, because the door has no keys."""
         self._settings = settings
         self._guard = guard
@@ -70,7 +70,7 @@ class Commands:
     def run(self, session: Session, request: Request) -> Later | None:
         """Start a command. Raises Refused, a BusError, ValueError or TypeError."""
         cmd = request.cmd
-        if self._guard.wanted and cmd != "ping":
+        if self._guard.active and cmd != "ping":
             self._guard.check(request)
         if cmd is None:
             if not request.is_call and not (request.at_root and self.services.root is not None):
@@ -85,19 +85,19 @@ class Commands:
         self.counters.requested(cmd)
         return command(session, request)
 
-    async def _allow(self, request: Request, what: str, mq: str, shown: str | None = None) -> None:
+    async def _allow(self, request: Request, action: str, mq: str, shown: str | None = None) -> None:
         """Refuse a request for a queue or its channel unless the key allows all topics concerned. They need not exist.
 
         The stream of a queue may take further topics, and so may a channel deliver them: the key must allow each.
         """
-        if not self._guard.wanted:
+        if not self._guard.active:
             return
-        self._guard.allow(request, what, mq)
+        self._guard.allow(request, action, mq)
         queue = self.queues.find(mq)
         if queue is None or queue.topics == (queue.topic,):
             return
         for topic in queue.topics if shown is None else await self.queues.channel_topics(queue, shown):
-            self._guard.allow(request, what, topic)
+            self._guard.allow(request, action, topic)
 
     # Messages.
 
@@ -110,7 +110,7 @@ class Commands:
         mq = head.get("mq")
         if type(mq) is not str or not mq:
             mq = _mq(request)
-        if self._guard.wanted:
+        if self._guard.active:
             self._guard.allow(request, "publish", mq)
         queue = self.queues.find(mq)
         if queue is None or queue.topic is None:
@@ -172,7 +172,7 @@ class Commands:
             return
         consumer = await self._open_consumer(queue, mq, shown)
         self.consumers.check(consumer, session)
-        if session.gone:
+        if session.closed:
             self.consumers.released(consumer)
             return
         if ack:
@@ -285,10 +285,10 @@ class Commands:
 
     # Disconnected clients.
 
-    def left(self, session: Session) -> None:
+    def disconnected(self, session: Session) -> None:
         """A client has disconnected: remove its subscriptions, its services and its queues with DELETE_ON_EXIT."""
         self.sessions.pop(session.id, None)
-        self.calls.left(session)
+        self.calls.disconnected(session)
         temporary, served = set(), set()
         for subscriber in session.subscribers.values():
             self.consumers.leave(subscriber)

@@ -113,7 +113,7 @@ class JsonDoor:
     async def open(self) -> None:
         """Connect to the bus, and listen. Raises ListenFailed."""
         loop = asyncio.get_running_loop()
-        if not self.guard.wanted and await is_exposed(self._host):
+        if not self.guard.active and await is_exposed(self._host):
             self._exposure.open(HTTP, self.address, "keys")
         self.bus = await self._server.connect(name="json").open()
         self._flushes = Flushes()
@@ -135,8 +135,8 @@ class JsonDoor:
         try:
             self._listener = await loop.create_server(self._accept, self._host, self._port, reuse_address=True)
         except OSError as error:
-            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
-            raise ListenFailed(f"can't listen on {self.address}: {why}") from error
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+            raise ListenFailed(f"can't listen on {self.address}: {reason}") from error
         self._port = self._listener.sockets[0].getsockname()[1]
         self._sweeper = loop.create_task(self._sweep(), name="busway http sweep")
 
@@ -194,20 +194,20 @@ class JsonDoor:
 
     def socket(self, transport: Any) -> Socket:
         """The session of a new WebSocket client."""
-        made = Socket(
+        socket = Socket(
             self.commands,
             self._pubs,
             self._recent,
             self._flushes,
             transport,
             self.settings.pending,
-            lambda: self._left(made),
+            lambda: self._remove_socket(socket),
         )
-        self._sockets.add(made)
+        self._sockets.add(socket)
         self._empty.clear()
-        return made
+        return socket
 
-    def _left(self, socket: Socket) -> None:
+    def _remove_socket(self, socket: Socket) -> None:
         self._sockets.discard(socket)
         if not self._sockets:
             self._empty.set()

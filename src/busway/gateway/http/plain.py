@@ -85,7 +85,7 @@ class StreamSession(Session):
         super().__init__(commands)
         self.events = events
         self.ready = asyncio.Event()
-        self.over = False
+        self.finished = False
         self.decided = asyncio.Event()
         """Set when the subscription has succeeded or is refused."""
         self.refusal: tuple[int, Ident, int, Any, dict[str, Any]] | None = None
@@ -111,11 +111,11 @@ class StreamSession(Session):
 
     def ended(self, subscriber: Subscriber, status: int, text: str) -> None:
         super().ended(subscriber, status, text)
-        self.over = True
+        self.finished = True
 
     def stop(self) -> None:
         super().stop()
-        self.over = True
+        self.finished = True
         self.ready.set()
 
     def _put(self, data: bytes, head: str) -> None:
@@ -247,7 +247,7 @@ class Handler:
                 raise
             if session.full:
                 session.room()
-            if session.over and not session.ready.is_set():
+            if session.finished and not session.ready.is_set():
                 break
         await response.write_eof()
 

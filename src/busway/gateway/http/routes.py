@@ -41,7 +41,7 @@ def application(door: "JsonDoor", server: "Server") -> web.Application:
     app = web.Application(client_max_size=door.settings.body, middlewares=[routes.check_origin])
     app.on_response_prepare.append(routes.add_cors_headers)
     app.add_routes(health.routes(server, more=routes.metrics))
-    allow = routes.allow if door.guard.wanted else None
+    allow = routes.allow if door.guard.active else None
     app.add_routes(http.routes(app, routes.bus, allow=allow, slow=door.settings.slow, stall=door.settings.stall))
     app.add_routes(
         [
@@ -79,8 +79,8 @@ class Routes:
         if request.method == "OPTIONS" and origin is not None and "Access-Control-Request-Method" in request.headers:
             response = web.Response(status=204 if self._door.origins.shares(origin) else FORBIDDEN)
             response.headers["Access-Control-Allow-Methods"] = "GET, POST, PUT, DELETE, OPTIONS"
-            if (wanted := request.headers.get("Access-Control-Request-Headers")) is not None:
-                response.headers["Access-Control-Allow-Headers"] = wanted
+            if (requested := request.headers.get("Access-Control-Request-Headers")) is not None:
+                response.headers["Access-Control-Allow-Headers"] = requested
             response.headers["Access-Control-Max-Age"] = "600"
             return response
         public = request.method in {"GET", "HEAD"} and request.path in _PAGES
@@ -147,22 +147,22 @@ class Routes:
     async def openapi(self, request: web.Request) -> web.Response:
         """The OpenAPI document of the port."""
         del request
-        return web.json_response(openapi.document(title=self._server.name, keys=self._door.guard.wanted))
+        return web.json_response(openapi.document(title=self._server.name, keys=self._door.guard.active))
 
     async def asyncapi(self, request: web.Request) -> web.Response:
         """The AsyncAPI document of the bus."""
         if (refusal := await self._unsigned(request, "asyncapi")) is not None:
             return refusal
-        made = asyncapi.document(
+        document = asyncapi.document(
             self._server.overview(),
             services=self._server.services(),
             protocols=declared(),
             http=self._door.address,
         )
-        return web.json_response(made)
+        return web.json_response(document)
 
     async def _unsigned(self, request: web.Request, cmd: str) -> web.Response | None:
-        if self._door.guard.wanted:
+        if self._door.guard.active:
             try:
                 await self._key(request, cmd)
             except Refused as error:

@@ -81,7 +81,7 @@ class Pubs:
             socket.busy -= 1
             if stream != queue.stream:  # the queue was removed at the same moment
                 self._refuse(socket, ident, Refused(NOT_FOUND, f"MQ({queue.topic}) Not Found"))
-            elif ack and not socket.gone:
+            elif ack and not socket.closed:
                 if not (out := socket.out):
                     socket.flushes.add(socket)
                 acked = queue.acked[0]
@@ -134,13 +134,13 @@ class Socket(Session):
         flushes: Flushes,
         transport: asyncio.Transport,
         pending: int,
-        gone: Callable[[], None],
+        on_close: Callable[[], None],
     ) -> None:
         super().__init__(commands)
         self._transport = transport
         self.flushes = flushes
         self._pending = pending
-        self._gone = gone
+        self._on_close = on_close
         self.out: list[bytes] = []
         self.paused = False
         """The door reads nothing from it."""
@@ -201,11 +201,11 @@ class Socket(Session):
                 self._transport.write(data)
 
     def answer(self, form: int, ident: Ident, status: int, body: Any, head: dict[str, Any] | None = None) -> None:
-        if not self.gone:
+        if not self.closed:
             self.send(envelope.answer(form, ident, status, body, head))
 
     def acked(self, form: int, ident: Ident, queue: Queue, mq: str) -> None:
-        if self.gone:
+        if self.closed:
             return
         if mq != queue.topic:
             super().acked(form, ident, queue, mq)
@@ -239,7 +239,7 @@ class Socket(Session):
 
     def resume(self) -> None:
         """The write buffer of the client has room again."""
-        if not self.gone:
+        if not self.closed:
             self.full_since = None
             self.room()
             self.relieved()
@@ -263,6 +263,6 @@ class Socket(Session):
 
     def lost(self) -> None:
         """The connection is closed."""
-        if not self.gone:
+        if not self.closed:
             self.close()
-            self._gone()
+            self._on_close()

@@ -44,7 +44,7 @@ async def serve(door: "JsonDoor", request: web.Request) -> web.StreamResponse:
 
 async def _room(socket: "Socket", pending: int) -> None:
     """Wait while the client is full or has too many unanswered requests."""
-    while (socket.waiting >= pending or socket.full) and not socket.gone:  # noqa: ASYNC110, there is no event for it
+    while (socket.waiting >= pending or socket.full) and not socket.closed:  # noqa: ASYNC110, there is no event for it
         await asyncio.sleep(_LOOK)
 
 

@@ -284,9 +284,9 @@ def _flat(
     offset: int | None,
     window: int | None,
 ) -> dict[str, Any]:
-    made = {"mq": mq, "channel": channel, "sender": sender, "id": ident, "offset": offset}
+    result = {"mq": mq, "channel": channel, "sender": sender, "id": ident, "offset": offset}
     if window is not None:
-        made["window"] = window
+        result["window"] = window
     if fields:
         if "tag" in fields:
             fields["topic"] = fields.pop("tag")
@@ -294,12 +294,12 @@ def _flat(
         if "url" in fields and "method" not in fields:  # a call in the headers form
             module, method, params = url_calls.called(str(fields["url"]), url, mq, body)
             fields |= {"module": module, "method": method, "params": params}
-        made = fields | made
+        result = fields | result
     if mark == bodies.PARAMS:
-        made["params"] = body
+        result["params"] = body
     elif body is not UNSET:
-        made["body"] = body
-    return made
+        result["body"] = body
+    return result
 
 
 def _headed(
@@ -320,10 +320,10 @@ def _headed(
     if window is not None:
         head["window"] = str(window)
     optional = (("url", url), ("method", verb), ("status", status))
-    made: dict[str, Any] = {"headers": head} | {key: value for key, value in optional if value is not None}
+    result: dict[str, Any] = {"headers": head} | {key: value for key, value in optional if value is not None}
     if body is not UNSET:
-        made["body"] = body
+        result["body"] = body
     if url is not None:  # some services accept only a call that has all of these
-        made.setdefault("status", None)
-        made.setdefault("body", None)
-    return made
+        result.setdefault("status", None)
+        result.setdefault("body", None)
+    return result

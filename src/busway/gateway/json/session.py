@@ -36,7 +36,7 @@ class Session:
         """Form of the last request; the door uses it for messages that answer no request."""
         self.full = False
         """The client accepts no more data for now."""
-        self.gone = False
+        self.closed = False
         self.busy = 0
         """Unanswered requests that run in the background."""
         self.subscribers: dict[tuple[str, str], Subscriber] = {}
@@ -104,7 +104,7 @@ class Session:
         except Exception as error:  # noqa: BLE001, the client gets it
             self.fail(request, error)
         self._running = None
-        while self._waiting and self.idle and not self.gone:
+        while self._waiting and self.idle and not self.closed:
             self._begin(self._waiting.popleft())
         self.relieved()
 
@@ -121,7 +121,7 @@ class Session:
         except Exception as error:  # noqa: BLE001, the client gets it
             self.fail(request, error)
         except asyncio.CancelledError:
-            if not self.gone:
+            if not self.closed:
                 self.fail(request, Refused(AWAY, "the broker stops"))
             raise
         finally:
@@ -162,11 +162,11 @@ class Session:
 
     def close(self) -> None:
         """The client has disconnected: cancel its requests and remove its subscriptions and services."""
-        if self.gone:
+        if self.closed:
             return
-        self.gone = self.full = True
+        self.closed = self.full = True
         self._waiting.clear()
         for task in (*self._tasks, self._running):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
-        self._commands.left(self)
+        self._commands.disconnected(self)

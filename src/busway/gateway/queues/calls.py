@@ -59,14 +59,14 @@ class Calls:
         """Start a call, which runs in the background. Raises Refused."""
         seconds = min(request.seconds("timeout") or self._settings.call, self._settings.longest)
         name = _name(request)
-        queue, mq, asked = self._by_name(request) if request.url is None else self._by_url(request)
+        queue, mq, targets = self._by_name(request) if request.url is None else self._by_url(request)
         if queue is not None:
-            if not any(self._guard.may(request, "request", topic) for topic in (mq, *(topic for topic, _ in asked))):
+            if not any(self._guard.may(request, "request", topic) for topic in (mq, *(topic for topic, _ in targets))):
                 raise self._guard.refusal("request", name)
             request.head["mq"] = mq
             session.background(request, self._call_queue(session, request, queue, mq, seconds))
         else:
-            session.background(request, self._call_bus(session, request, asked, seconds))
+            session.background(request, self._call_bus(session, request, targets, seconds))
 
     def _by_name(self, request: Request) -> tuple[Queue | None, str, list[tuple[str, Any]]]:
         """Target of a call by module and method: a queue, or services of the bus with their parameters."""
@@ -171,7 +171,7 @@ class Calls:
             expected.session.relieved()
         return expected
 
-    def left(self, session: "Session") -> None:
+    def disconnected(self, session: "Session") -> None:
         """A caller has disconnected: forget its calls."""
         for key in [key for key in self._expected if key[0] == session.id] if session.busy else ():
             self._forget(key)
@@ -179,15 +179,15 @@ class Calls:
     # Calls to services of the bus.
 
     async def _call_bus(
-        self, session: "Session", request: Request, asked: list[tuple[str, Any]], seconds: float
+        self, session: "Session", request: Request, targets: list[tuple[str, Any]], seconds: float
     ) -> None:
         fields: dict[str, Any] = {"id": request.ident, "sender": session.id}
         if (url := request.called.url if request.called is not None else request.url) is not None:
             fields |= {"url": url, "verb": request.called.verb if request.called is not None else request.verb}
             fields = {name: value for name, value in fields.items() if value is not None}
-        allowed = [(name, params) for name, params in asked if self._guard.may(request, "request", name)]
-        if asked and not allowed:
-            raise self._guard.refusal("request", asked[0][0])
+        allowed = [(name, params) for name, params in targets if self._guard.may(request, "request", name)]
+        if targets and not allowed:
+            raise self._guard.refusal("request", targets[0][0])
         for name, params in allowed:
             topic = check_topic(name, wildcards=False)
             if is_reserved(topic):

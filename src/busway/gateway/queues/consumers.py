@@ -74,7 +74,7 @@ class QueueConsumer:
     """The consumer of one channel, with its subscribers."""
 
     def __init__(
-        self, bus: Bus, queue: Queue, name: str, aside: int, pacer: Pacer, gone: Callable[["QueueConsumer"], None]
+        self, bus: Bus, queue: Queue, name: str, aside: int, pacer: Pacer, on_close: Callable[["QueueConsumer"], None]
     ) -> None:
         self.queue = queue
         self.name = name
@@ -85,7 +85,7 @@ class QueueConsumer:
         """Loop time of the last use."""
         self._aside = aside
         self._pacer = pacer
-        self._gone = gone
+        self._on_close = on_close
         self._loop = asyncio.get_running_loop()
         self._channel: Channel = bus.channel(queue.stream, name, window=0, create=False, max_processing=None)
         self._held: deque[tuple[Message, Any]] = deque()
@@ -93,13 +93,13 @@ class QueueConsumer:
         """Estimated size of a message."""
         self._pump: asyncio.Task[None] | None = None
         self._warned = False
-        self.over = False
+        self.stopped = False
         self.opened = asyncio.ensure_future(self._channel.start())
 
     @property
     def ended(self) -> bool:
         """Whether its queue or its channel was removed, or the bus is closed."""
-        return self.over or (self.opened.done() and self._channel.closed)
+        return self.stopped or (self.opened.done() and self._channel.closed)
 
     @property
     def transient(self) -> bool:
@@ -126,7 +126,7 @@ class QueueConsumer:
         """Deliver and take again after a subscriber has got credit, room or another filter."""
         if self._held and self.subscribers.members:
             self._deliver([])
-        if self._pump is None and not self.over and self.subscribers.room(1) and len(self._held) < self._aside:
+        if self._pump is None and not self.stopped and self.subscribers.room(1) and len(self._held) < self._aside:
             self._pump = self._loop.create_task(self._run(), name=f"busway consumer {self.queue.stream}/{self.name}")
 
     # Takes.
@@ -229,15 +229,15 @@ class QueueConsumer:
 
     def _end(self, error: BusError | None) -> None:
         """The channel was removed, or the bus is closed."""
-        self.over = True
+        self.stopped = True
         status, text = status_of(error) if error is not None else (503, "the broker stops")
         for subscriber in list(self.subscribers.members):
             subscriber.sink.ended(subscriber, status, text)
-        self._gone(self)
+        self._on_close(self)
 
     async def close(self) -> None:
         """Stop taking and leave the channel, which redelivers the held messages to other consumers."""
-        self.over = True
+        self.stopped = True
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait([self._pump])

@@ -43,7 +43,7 @@ def _is_pattern(text: str) -> bool:
 
 
 def _regex(text: str) -> str:
-    return "|".join(_alternative(one) for one in text.split(";") if one) or r"[^\s\S]"
+    return "|".join(_alternative(alternative) for alternative in text.split(";") if alternative) or r"[^\s\S]"
 
 
 def _alternative(text: str) -> str:

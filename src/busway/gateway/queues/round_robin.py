@@ -134,6 +134,6 @@ class RoundRobin:
             self._next = (self.members.index(last) + 1) % len(self.members)
         return ready * whole + ready[:rest]
 
-    def wanted(self, tag: object) -> bool:
+    def matches(self, tag: object) -> bool:
         """Whether the filter of a subscriber matches the tag; the subscriber may have no credit now."""
         return any(member.takes is None or member.takes(tag) for member in self.members)

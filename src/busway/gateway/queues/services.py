@@ -116,7 +116,7 @@ class DoorServices:
     async def add(self, session: Session, topic: str, mq: str, url: str | None = None) -> None:
         """Serve a topic for a client."""
         async with self._changing:
-            if session.gone:
+            if session.closed:
                 return
             if (door_service := self._services.get(topic)) is not None:
                 door_service.owners.add(session.id)

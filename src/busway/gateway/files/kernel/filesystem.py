@@ -122,7 +122,7 @@ class FileSystem:
             self._numbers += 1
             node.number = self._numbers
         self._nodes[node.number] = node
-        node.found += 1
+        node.lookups += 1
         return self._attributes(node)
 
     def _lookup(self, number: int, node: int, body: memoryview) -> Later | None:
@@ -149,9 +149,9 @@ class FileSystem:
         node = self._nodes.get(number)
         if node is None or number == protocol.ROOT:
             return
-        node.found -= times
-        if node.found <= 0:
-            node.found = 0
+        node.lookups -= times
+        if node.lookups <= 0:
+            node.lookups = 0
             del self._nodes[number]
 
     def _getattr(self, number: int, node: int, _body: memoryview) -> None:
@@ -173,15 +173,15 @@ class FileSystem:
         self._getattr(number, node, memoryview(b""))
 
     def _mkdir(self, number: int, node: int, body: memoryview) -> None:
-        made = folder(self._node(node)).make(protocol.name_of(body[protocol.MKDIR.size :]))
-        self._kernel.data(number, protocol.answer_entry(self._entry(made)))
+        new_node = folder(self._node(node)).make(protocol.name_of(body[protocol.MKDIR.size :]))
+        self._kernel.data(number, protocol.answer_entry(self._entry(new_node)))
 
     def _mknod(self, number: int, node: int, body: memoryview) -> None:
         mode, *_ = protocol.MKNOD.unpack_from(body)
         if not stat.S_ISREG(mode):
             raise OSError(EINVAL, "only files and folders can be created")
-        made = folder(self._node(node)).create(protocol.name_of(body[protocol.MKNOD.size :]))
-        self._kernel.data(number, protocol.answer_entry(self._entry(made)))
+        new_node = folder(self._node(node)).create(protocol.name_of(body[protocol.MKNOD.size :]))
+        self._kernel.data(number, protocol.answer_entry(self._entry(new_node)))
 
     def _rmdir(self, number: int, node: int, body: memoryview) -> None:
         folder(self._node(node)).remove(protocol.name_of(body))
@@ -199,10 +199,10 @@ class FileSystem:
 
     def _create(self, number: int, node: int, body: memoryview) -> Later | None:
         flags, *_ = protocol.CREATE.unpack_from(body)
-        made = folder(self._node(node)).create(protocol.name_of(body[protocol.CREATE.size :]))
-        if flags & os.O_EXCL and made.found:
+        new_node = folder(self._node(node)).create(protocol.name_of(body[protocol.CREATE.size :]))
+        if flags & os.O_EXCL and new_node.lookups:
             raise OSError(EEXIST, "the file exists")
-        return self._open_node(number, made, flags, protocol.answer_entry(self._entry(made)))
+        return self._open_node(number, new_node, flags, protocol.answer_entry(self._entry(new_node)))
 
     def _open_node(self, number: int, node: Node, flags: int, entry: bytes) -> Later | None:
         if isinstance(node, Folder):
@@ -276,10 +276,10 @@ class FileSystem:
 
     def _add_listing(self, number: int, node: int, entries: Iterable[tuple[str, Node]]) -> None:
         """Store the entries of a folder at the time of its opening, which reads then return."""
-        own = [(".", node, stat.S_IFDIR), ("..", node, stat.S_IFDIR)]
+        dots = [(".", node, stat.S_IFDIR), ("..", node, stat.S_IFDIR)]
         self._handles += 1
         # A node without a lookup has no number yet, and a number in a listing must not be 0.
-        self._listings[self._handles] = own + [(name, entry.number or 1 << 32, entry.kind) for name, entry in entries]
+        self._listings[self._handles] = dots + [(name, entry.number or 1 << 32, entry.kind) for name, entry in entries]
         self._kernel.data(number, protocol.answer_open(self._handles, 0))
 
     def _readdir(self, number: int, _node: int, body: memoryview) -> None:
@@ -321,10 +321,10 @@ class FileSystem:
         raw, _, value = bytes(body[protocol.SIZED.size :]).partition(b"\0")
         name = raw.decode("utf-8", "surrogateescape")
         if how & (os.XATTR_CREATE | os.XATTR_REPLACE) and name.startswith(_PREFIX):
-            there = name.removeprefix(_PREFIX) in self._node(node).attributes()
-            if there and how & os.XATTR_CREATE:
+            exists = name.removeprefix(_PREFIX) in self._node(node).attributes()
+            if exists and how & os.XATTR_CREATE:
                 raise OSError(EEXIST, name)
-            if not there and how & os.XATTR_REPLACE:
+            if not exists and how & os.XATTR_REPLACE:
                 raise OSError(ENODATA, name)
         self._set_attribute(number, node, name, value[:size])
 

@@ -92,16 +92,19 @@ class TopicNode(Node):
 
     def attributes(self) -> dict[str, bytes]:
         followed = self._followed
-        made = {"busway.topic": self._topic.encode()}
+        attributes = {"busway.topic": self._topic.encode()}
         if followed is not None:
             missed = followed.missed + (followed.subscription.missed if followed.subscription is not None else 0)
             figures = {"lines": followed.lines.count, "missed": missed, "refused": followed.refused}
-            made |= {f"busway.{name}": str(figure).encode() for name, figure in figures.items()}
+            attributes |= {f"busway.{name}": str(figure).encode() for name, figure in figures.items()}
             if (last := followed.last) is not None:
-                made |= {"busway.last.sender": last.sender.encode(), "busway.last.time": last.time.isoformat().encode()}
-                made |= {f"busway.last.field.{name}": shown(value) for name, value in last.fields.items()}
+                attributes |= {
+                    "busway.last.sender": last.sender.encode(),
+                    "busway.last.time": last.time.isoformat().encode(),
+                }
+                attributes |= {f"busway.last.field.{name}": shown(value) for name, value in last.fields.items()}
         fields = self._topics.subscriptions.fields.get(self._topic, {})
-        return made | {_FIELD + name: shown(value) for name, value in fields.items()}
+        return attributes | {_FIELD + name: shown(value) for name, value in fields.items()}
 
     def set_attribute(self, name: str, value: bytes | None) -> None:
         if not name.startswith(_FIELD):

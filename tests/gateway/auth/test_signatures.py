@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from busway.gateway.auth.signing import JAVASCRIPT, PYTHON, control, form_of, sign, signed, signed_text, verify
+from busway.gateway.auth.signatures import JAVASCRIPT, PYTHON, control, form_of, sign, signed, signed_text, verify
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "zbus-signatures.json").read_text("utf-8"))
 KEY, SECRET = VECTORS["apiKey"], VECTORS["secretKey"]
