@@ -25,6 +25,7 @@ ACK: Final = 0
 NACK: Final = 1
 EXTEND: Final = 2
 RELEASE: Final = 3
+RETURN: Final = 6
 
 FRAME: Final = 0x33
 _NACK: Final = 0x34

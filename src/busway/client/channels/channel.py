@@ -19,7 +19,7 @@ from weakref import ref
 import msgspec
 
 from busway._core import Message, handed
-from busway.client.channels.acks import ACK, EXTEND, NACK, RELEASE, AckOutcome, Acks, Run, Runs
+from busway.client.channels.acks import ACK, EXTEND, NACK, RELEASE, RETURN, AckOutcome, Acks, Run, Runs
 from busway.client.channels.duplicates import Duplicates
 from busway.client.channels.failures import Misfit, described, misfit
 from busway.client.channels.lease_renewal import LeaseRenewal, Places
@@ -82,6 +82,11 @@ class ChannelRegistrar:
         request = {**self._request, "again": again}
         return self._core.session.channel(_CHANNEL, number, msgspec.msgpack.encode(request))
 
+    def resize(self, number: int, window: int) -> int:
+        """Change the window of a consumer that the broker knows."""
+        request = {**self._request, "again": True, "create": False, "window": window}
+        return self._core.session.channel(_CHANNEL, number, msgspec.msgpack.encode(request))
+
     def withdraw(self, number: int) -> int:
         return self._core.session.channel(_UNCHANNEL, number, b"")
 
@@ -137,7 +142,8 @@ class Channel(Entered, InboxProperties):
         }
         self._core = core
         self._drain = drain
-        self._registration = Registration(core, ChannelRegistrar(core, request), f"{stream}/{name}", drain)
+        self._registrar = ChannelRegistrar(core, request)
+        self._registration = Registration(core, self._registrar, f"{stream}/{name}", drain)
         self._reader = InboxReader(core, self._registration, on_refill=self._track, on_batch=self._track)
         self.handled = handler is not None
         self._handlers: HandlerTasks | None = None
@@ -158,6 +164,10 @@ class Channel(Entered, InboxProperties):
             joined=lambda: self._joined,
             waiting=self._waiting,
             pending=lambda: self.pending + len(self.ahead),
+            taking=lambda: bool(self._takes),
+            handlers=0 if handler is None else concurrency,
+            received=lambda: self.received,
+            on_stalled=self._stalled,
         )
         self._acks = Acks(
             core, self.label, self._check, lambda: self._joined, self._drop_duplicates, self._renewal.abandon
@@ -383,9 +393,28 @@ class Channel(Entered, InboxProperties):
                 self.ahead.remove(message)
 
     def _track(self, batch: list[Message]) -> None:
-        """Record that the program works on these messages, so that their leases are renewed."""
+        """Record that the program works on these messages, so that their leases are renewed.
+
+        The batch is empty if a consumer asks for messages and none have arrived.
+        """
+        if self._renewal.stalled:
+            self._renewal.stalled = False
+            if self.live and not self._closing:
+                self._resize(self.window)
         if batch and self._renewal.tracks and not self.handled:
             self._renewal.taken(handed(batch, self.owner) or ())
+
+    def _stalled(self) -> None:
+        """Return the waiting messages to the channel, and request none until a consumer asks for one."""
+        self._resize(0)
+        if waiting := handed(self._take_out(), self.owner):
+            self._acks.add(RETURN, waiting)
+            self._core.report_room()
+
+    def _resize(self, window: int) -> None:
+        if self._joined:
+            number = self._registrar.resize(self._registration.number, window)
+            self._core.answer(number).add_done_callback(lambda answer: answer.cancelled() or answer.exception())
 
     def _waiting(self) -> Places:
         """The messages that were taken out of the inbox and wait for a consumer."""

@@ -61,6 +61,10 @@ class LeaseRenewal:
         joined: Callable[[], bool],
         waiting: Callable[[], Places],
         pending: Callable[[], int],
+        taking: Callable[[], bool],
+        handlers: int,
+        received: Callable[[], int],
+        on_stalled: Callable[[], None],
     ) -> None:
         self._core = core
         self._label = label
@@ -71,6 +75,21 @@ class LeaseRenewal:
         """Returns the messages that were taken out of the inbox and wait for a consumer."""
         self._pending = pending
         """Returns how many messages wait, in the inbox or outside of it."""
+        self._taking = taking
+        """Returns whether a take waits for more messages."""
+        self._handlers = handlers
+        """The number of messages that handlers work on at a time; 0: the program takes the messages itself."""
+        self._received = received
+        """Returns how many messages have arrived in all."""
+        self._on_stalled = on_stalled
+        """Called at each renewal while the consumer is stalled."""
+        self.stalled = False
+        """True if no handler can take a message, for all work for too long, or if the program takes none.
+
+        The channel sets it to False when a message is asked for.
+        """
+        self._progress: tuple[float, int] = (0.0, 0)
+        """When the program last took or acknowledged a message, and how many it had taken by then."""
         self._id = 0
         self._lease: float | None = None
         """Seconds; 0: no end, None: the current broker has not sent it yet."""
@@ -100,6 +119,7 @@ class LeaseRenewal:
         """Forget all messages: the consumer joins over a new connection and does not hold them any more."""
         self._lease = None
         self._renewing = False
+        self.stalled = False
         self._in_work.clear()
         self._lapsed.clear()
         self._lapses.clear()
@@ -112,6 +132,7 @@ class LeaseRenewal:
         """Start renewing, for messages have arrived."""
         if self._timer is None and not self._renewing and self._limit != 0 and self._joined():
             self._stamp = int(self._core.loop.time() * 1000)
+            self._note_progress()
             if self._lease is None:
                 self._renew()
             else:
@@ -133,6 +154,7 @@ class LeaseRenewal:
 
     def acknowledged(self, broker: str, entries: Iterable[tuple[int, int, int]]) -> None:
         """Record that the program does not work on these messages any more: their acknowledgement was sent."""
+        self._note_progress()
         if (since := self._in_work.get(broker)) is not None:
             for first, count, _ in entries:
                 since.put(first, first + count, 0)
@@ -160,6 +182,7 @@ class LeaseRenewal:
         if self._limit:
             self.taken(self._waiting())
             self._check_limit(self._limit)
+            self._check_stalled(self._limit)
         lapses, self._lapses = self._lapses, []
         for broker, runs, overdue in lapses:
             for at in range(0, len(runs), _ENTRIES):
@@ -212,6 +235,32 @@ class LeaseRenewal:
             if old:
                 over.setdefault(broker, []).extend(old)
         self._lapses += [(broker, runs, True) for broker, runs in over.items()]
+
+    def _check_stalled(self, limit: float) -> None:
+        """Find out whether the waiting messages wait in vain."""
+        waiting = self._pending()
+        if not waiting or self._taking() or self._received() - waiting != self._progress[1]:
+            self._note_progress()
+        if not self.stalled:
+            if self._handlers:
+                self.stalled = len(self._lapsed) >= self._handlers
+            else:
+                self.stalled = waiting > 0 and self._core.loop.time() - self._progress[0] > limit
+            if self.stalled:
+                log.warning(
+                    "channel %r: %s for longer than max_processing=%g s: %d waiting message(s) go to other consumers, "
+                    "and none are requested until %s",
+                    self._label,
+                    "all handlers work" if self._handlers else "the program has taken no message",
+                    limit,
+                    waiting,
+                    "a handler returns" if self._handlers else "it takes one",
+                )
+        if self.stalled:
+            self._on_stalled()
+
+    def _note_progress(self) -> None:
+        self._progress = self._core.loop.time(), self._received() - self._pending()
 
     def _lapse(self, broker: str, runs: list[tuple[int, int]], *, overdue: bool) -> None:
         core = self._core

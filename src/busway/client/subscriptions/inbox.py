@@ -55,7 +55,7 @@ class InboxReader:
         self._accepts = accepts
         """Says which messages consumers get; the others are dropped. None: all."""
         self._on_refill = on_refill
-        """Called with each batch that is taken out for consumers that take one by one."""
+        """Called with each batch that is taken out for consumers that take one by one; empty: nothing has arrived."""
         self._on_batch = on_batch
         """Called with each batch that one consumer gets."""
         self._sift: Sift | None = None
@@ -184,10 +184,11 @@ class InboxReader:
         """Have a current batch; False if nothing has arrived."""
         if length_hint(self._ready):
             return True  # another consumer refilled it while this one worked on the last message of the batch before
-        if not (batch := self._take(_BATCH)):
-            return False
+        batch = self._take(_BATCH)
         if self._on_refill is not None:
             self._on_refill(batch)
+        if not batch:
+            return False
         self._ready = self._iterate(batch)
         self._core.report_room()
         return True
