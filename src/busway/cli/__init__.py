@@ -1,4 +1,4 @@
-"""The command line: `busway VERB`, one file per verb. main() is the entry point."""
+"""The command line `busway VERB`. The script `busway` and `python -m busway` call main(). Each verb has a module."""
 
 import sys
 
@@ -8,6 +8,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
+    """Run the verb that sys.argv names. If the extra `cli` is not installed, print the command that installs it."""
     try:
         from busway.cli.app import app
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The typer application: every verb under its name."""
+"""The typer application: registers every verb under its name. busway.cli.main() runs it."""
 
 from typing import Annotated
 
@@ -63,7 +63,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    del version  # its callback has done the work
+    del version  # _version() has printed it
 
 
 for verb in (
@@ -88,13 +88,13 @@ for verb in (
 ):
     app.command(verb.__name__, cls=Command)(flags.with_environment(verb))
 
-stream = typer.Typer(name="stream", help="Streams: stored messages.", no_args_is_help=True, cls=Group)
+stream = typer.Typer(name="stream", help="Manage streams, which store messages.", no_args_is_help=True, cls=Group)
 for verb in (stream_list, stream_info, stream_create, stream_update, stream_remove):
     stream.command(verb.__name__.removeprefix("stream_"), cls=Command)(flags.with_environment(verb))
 app.add_typer(stream)
 
 channel = typer.Typer(
-    name="channel", help="Channels: positions in streams that consumers share.", no_args_is_help=True, cls=Group
+    name="channel", help="Manage channels, which share a stream among consumers.", no_args_is_help=True, cls=Group
 )
 for verb in (
     channel_list,
@@ -112,7 +112,7 @@ for verb in (
 app.add_typer(channel)
 
 lake = typer.Typer(
-    name="lake", help="Spark: queries and jobs on streams and their archive.", no_args_is_help=True, cls=Group
+    name="lake", help="Run Spark queries and jobs on streams and their archive.", no_args_is_help=True, cls=Group
 )
 for verb in (
     lake_archive,

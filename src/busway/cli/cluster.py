@@ -1,4 +1,4 @@
-"""`busway cluster`: the nodes of a broker's cluster, as that broker sees them."""
+"""`busway cluster`: shows the nodes of a cluster as one broker sees them. `busway doctor` shares its texts."""
 
 import contextlib
 import time
@@ -12,7 +12,7 @@ from busway.cli.common.connect import Link, linked
 from busway.cli.common.tables import elapsed, pairs, rows
 
 _EVERY: Final = 2.0
-"""Seconds between two looks with --watch, if nothing happens."""
+"""Seconds between two reports of --watch without a cluster event."""
 _LINK: Final = {
     "messages_in": "in",
     "messages_out": "out",
@@ -20,7 +20,7 @@ _LINK: Final = {
     "services": "serves",
     "dropped": "dropped",
 }
-"""Figures of a link that are shown as they are, and their columns; --json has everything."""
+"""Figures of a link and their columns in the table; --json prints all figures."""
 _ALONE: Final = "this broker is in no cluster; start it with 'busway serve --cluster NAME'"
 
 
@@ -28,47 +28,47 @@ _ALONE: Final = "this broker is in no cluster; start it with 'busway serve --clu
 def cluster(
     link: Link,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again at each change, and every two seconds.")
+        bool, typer.Option("--watch", help="Show the cluster again at each change, and every two seconds.")
     ] = False,
     take: Annotated[
         str | None,
         typer.Option(
             "--take",
             metavar="NODE",
-            help="Declare that this node never comes back. The mirror of the node, which must be the one that is asked, then delivers from its channels.",
+            help="Declare that this node never comes back. The broker, which must be its mirror, then delivers from its channels.",
         ),
     ] = None,
     json: flags.Json = False,
 ) -> None:
     """Show the nodes of the broker's cluster and the links to them.
 
-    Ends with 0, with 1 if the broker is in no cluster, can't be reached or does not --take, with 2 if a flag is wrong, and with 130 after Ctrl-C.
-    Any client of the mirror may --take.
+    Exit code 1: the broker is in no cluster, can't be reached or refuses --take; 2: a flag is wrong; 130: Ctrl-C.
+    Any client of the mirror may use --take.
 
     busway cluster --watch
     """
 
-    async def declare(node: str) -> None:
+    async def take_over(node: str) -> None:
         async with link.connect(reconnect=False) as bus:
             found = (await bus.request("$bus/cluster/take", node)).json()
         guid = found["guid"][:8]
-        called = f"node {guid}" if found["guid"].startswith(node) else f"{node} ({guid})"
-        terminal.note(f"the broker delivers from the channels of {called} from now on")
+        shown = f"node {guid}" if found["guid"].startswith(node) else f"{node} ({guid})"
+        terminal.note(f"the broker now delivers from the channels of {shown}")
 
     async def look() -> None:
         if take is not None:
-            await declare(take)
+            await take_over(take)
             return
         async with link.connect(reconnect=watch) as bus:
             if not watch:
                 _show(await _ask(bus), json=json)
                 return
-            async with bus.subscribe("$bus/cluster/**", policy="drop_oldest", limit=100) as happens:
+            async with bus.subscribe("$bus/cluster/**", policy="drop_oldest", limit=100) as events:
                 while True:
-                    with contextlib.suppress(busway.Disconnected):  # it comes back by itself, maybe to another node
+                    with contextlib.suppress(busway.Disconnected):  # the bus reconnects, maybe to another node
                         _show(await _ask(bus), json=json, again=True)
                     with contextlib.suppress(busway.Timeout):
-                        await happens.recv(timeout=_EVERY)
+                        await events.recv(timeout=_EVERY)
 
     terminal.run(look)
 
@@ -105,14 +105,14 @@ def _show(found: dict[str, Any], *, json: bool, again: bool = False) -> None:
         terminal.out.print(rows("links", links, optional=("waiting", "dropped", "serves")))
     if found["lacking"]:
         lacking = [{"what": lacks(one), "why": one["error"], "tried": one["tries"]} for one in found["lacking"]]
-        terminal.out.print(rows("not as at the other nodes", lacking))
+        terminal.out.print(rows("differs from the other nodes", lacking))
     if found["missing"]:
         missing = [one | {"why": reason(one)} for one in found["missing"]]
-        terminal.out.print(rows("listed, and not linked", missing))
+        terminal.out.print(rows("listed, but not linked", missing))
 
 
 def reason(missing: dict[str, Any]) -> str:
-    """Why a server of the list is not linked, beside its address."""
+    """Return why a server of the list is not linked, without its addresses."""
     why: str = missing.get("why", "")
     return why.removeprefix(f"{' '.join(missing['addresses'])}: ")
 
@@ -124,42 +124,44 @@ def _interest(count: int) -> str:
 
 
 def lacks(one: dict[str, Any]) -> str:
-    """What a node does not have as the other nodes do."""
+    """Describe a definition of the cluster that the node could not apply."""
     channel = f"the channel {one['channel']!r} of " if one["channel"] else ""
     return f"{channel}the stream {one['stream']!r} can't be {'removed' if one['removed'] else 'made'}"
 
 
 def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """Who mirrors whom, and who hands out for whom; nothing where nobody has a mirror."""
-    told: dict[str, Any] = {}
+    """Return the lines about mirrors and take-overs. There are none if the node has no mirror and is no mirror."""
+    lines: dict[str, Any] = {}
     if of := found["mirror_of"]:
-        state = f"linked, {of['behind']} behind" if of["linked"] else "not linked, unknown how far behind"
-        told["mirror of"] = f"{of['name'] or of['guid'][:8]}, {state}{_troubles(of)}"
+        state = f"linked, {of['behind']} behind" if of["linked"] else "not linked, backlog unknown"
+        lines["mirror of"] = f"{of['name'] or of['guid'][:8]}, {state}{_troubles(of)}"
     elif found["to_mirror"] is not None:
-        told["mirror of"] = f"{found['to_mirror']!r}: no node with that name, guid or address was seen"
+        lines["mirror of"] = f"{found['to_mirror']!r}: no node with that name, guid or address was seen"
     if found["mirrors"]:
         mirrors = (
             f"{one['name'] or one['guid'][:8]}, {one['behind']} behind{_troubles(one)}" for one in found["mirrors"]
         )
-        told["mirrored by"] = "; ".join(mirrors)
+        lines["mirrored by"] = "; ".join(mirrors)
     if waits := [name for name, kept in found["mirrored"].items() if kept]:
-        told["waits for its mirror"] = ", ".join(waits)
+        lines["waits for its mirror"] = ", ".join(waits)
     if alone := unmirrored(found):
-        told["not mirrored"] = f"{', '.join(alone)}: acknowledged without a mirror"
+        lines["not mirrored"] = f"{', '.join(alone)}: acknowledged without a mirror; start one with --mirror-of"
     if found["waits"]:
-        told["waits in copies"] = "; ".join(waits_of(found, names))
+        lines["waits in mirrors"] = "; ".join(waits_of(found, names))
     if other := differing(found, names):
-        told["takeover"] = f"{found['takeover']:g} s here, {', '.join(other)}: it has to be the same at all nodes"
-    if not (told or found["takeovers"]) and found["hands_out"]:
+        lines["takeover"] = f"{found['takeover']:g} s here, {', '.join(other)}: set the same --takeover at all nodes"
+    if not (lines or found["takeovers"]) and found["hands_out"]:
         return {}
-    told["hands out"] = "its own channels" if found["hands_out"] else "nothing of its own: its mirror may do so"
+    lines["delivers"] = (
+        "from its own channels" if found["hands_out"] else "not from its own channels: its mirror may deliver"
+    )
     if found["stands_in_for"]:
-        told["hands out for"] = ", ".join(names.get(guid) or guid[:8] for guid in found["stands_in_for"])
-    return told | {"take-overs": found["takeovers"]}
+        lines["delivers for"] = ", ".join(names.get(guid) or guid[:8] for guid in found["stands_in_for"])
+    return lines | {"take-overs": found["takeovers"]}
 
 
 def unmirrored(mirroring: dict[str, Any]) -> list[str]:
-    """The streams that are to be mirrored, and whose messages are acknowledged without that at this node."""
+    """Return the streams with safety mirrored whose messages this node acknowledges without a mirror."""
     return [name for name, kept in mirroring["mirrored"].items() if not kept]
 
 
@@ -168,29 +170,30 @@ def _troubles(mirror: dict[str, Any]) -> str:
 
 
 def troubles_of(mirror: dict[str, Any]) -> list[str]:
-    """Why streams are not copied, those with the same reason together."""
+    """Describe why streams are not mirrored, one text for each reason."""
     streams: dict[str, list[str]] = {}
     for name, one in mirror["streams"].items():
         if one["trouble"]:
             streams.setdefault(one["trouble"], []).append(name)
-    return [f"{', '.join(names)} can't be copied: {why}" for why, names in streams.items()]
+    return [f"{', '.join(names)} can't be mirrored: {why}" for why, names in streams.items()]
 
 
 def differing(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:
-    """Nodes with another takeover than the one that is asked."""
+    """Describe the nodes whose takeover time differs from that of the broker."""
     return [f"{time:g} s at {names.get(guid) or guid[:8]}" for guid, time in mirroring["takeover_differs"].items()]
 
 
 def waits_of(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:
-    """What nobody may hand out, though it is here: of which node, and why."""
+    """Describe the messages of failed nodes that this mirror has but may not deliver."""
     return [
-        f"{one['messages']} message{'s' * (one['messages'] != 1)} of {', '.join(one['streams'])}, of {names.get(one['guid']) or 'a node'} ({one['guid'][:8]}) that is gone: {one['why']}"
+        f"{one['messages']} message{'s' * (one['messages'] != 1)} in {', '.join(one['streams'])} of the failed node "
+        f"{names.get(one['guid']) or 'without a name'} ({one['guid'][:8]}): {one['why']}"
         for one in mirroring["waits"]
     ]
 
 
 def _node(node: dict[str, Any], now: float) -> dict[str, Any]:
-    """A node, on a line of 80 characters."""
+    """Return the row of a node. It fits into a line of 80 characters."""
     link = node["link"] or {}
     return {
         "name": node["name"],
@@ -204,12 +207,12 @@ def _node(node: dict[str, Any], now: float) -> dict[str, Any]:
 
 
 def _traffic(node: dict[str, Any]) -> dict[str, Any]:
-    """The figures of the link to a node, likewise."""
+    """Return the row of the link to a node. It fits into a line of 80 characters."""
     link = node["link"]
-    trip = link.get("round_trip")
+    round_trip = link.get("round_trip")
     return {
         "link to": node["name"],
-        "round trip": "" if trip is None else f"{trip * 1000:.2f} ms",
+        "round trip": "" if round_trip is None else f"{round_trip * 1000:.2f} ms",
         **{short: link.get(name, "") for name, short in _LINK.items()},
         "bytes in": _size(link.get("bytes_in")),
         "bytes out": _size(link.get("bytes_out")),

@@ -1,4 +1,4 @@
-"""The place of a broker in a cluster, from the flags of `busway serve`."""
+"""Cluster flags of `busway serve`: turns them into the busway.Cluster of the node. Called by busway.cli.serve."""
 
 import dataclasses
 import os
@@ -11,10 +11,10 @@ from busway.cluster.members.servers_file import FILE, chosen
 from busway.transport.tls import client_context
 
 KEY: Final = "BUSWAY_CLUSTER_KEY"
-"""The variable with what only the nodes know."""
+"""The environment variable with the secret key of the cluster."""
 
 
-def place(
+def cluster_of(
     name: str | None,
     servers: str | None,
     file: str | None,
@@ -26,7 +26,7 @@ def place(
     mirror: tuple[str | None, float | None, float | None],
     tls: busway.TLS | None,
 ) -> busway.Cluster | None:
-    """Its place in a cluster, if it is to have one."""
+    """Return the node's cluster, or None without cluster flags. Raises ValueError for conflicting flags."""
     found = Path(data) / FILE if data is not None else None
     if file is None and found is not None and found.exists():
         file = str(found)
@@ -42,8 +42,8 @@ def place(
     listed = chosen(None, servers, file)
     of, wait, takeover = mirror
     if tls is not None:
-        client_context(tls)  # a file that is wrong is found here, not when somebody is dialled
-    chosen_place = busway.Cluster(
+        client_context(tls)  # reports a bad file now instead of at the first link
+    made = busway.Cluster(
         name=DEFAULT if name is None else name,
         servers=listed,
         key=key,
@@ -53,19 +53,22 @@ def place(
         tls=tls,
     )
     given: dict[str, Any] = {"mirror_wait": wait, "takeover": takeover}
-    return dataclasses.replace(chosen_place, **{name: value for name, value in given.items() if value is not None})
+    return dataclasses.replace(made, **{name: value for name, value in given.items() if value is not None})
 
 
 def _cluster_key(file: str | None) -> str | bytes | None:
-    """What only the nodes know. An empty one is a mistake, as of a secret that was not written yet: it would let everybody in."""
+    """Return the secret key. Raises ValueError for an empty key, with which any node could join."""
     if file is not None:
         given = Path(file).read_bytes().strip()
         if not given:
             raise ValueError(
-                f"the key of the cluster in {file} is empty; without --cluster-key-file everybody who knows the name of the cluster may join"
+                f"--cluster-key-file: {file} is empty; write a key into it, or leave the flag out to let every node that knows "
+                "the name of the cluster join"
             )
         return given
     named = os.environ.get(KEY)
     if named is not None and not named.strip():
-        raise ValueError(f"{KEY} is empty; unset it for a cluster that everybody who knows its name may join")
+        raise ValueError(
+            f"{KEY} is empty; unset it to let every node that knows the name of the cluster join, or set it to the key"
+        )
     return named

@@ -1,4 +1,4 @@
-"""`busway doctor`: try everything a client needs, say what was tried, and end with 1 if something is broken."""
+"""`busway doctor`: checks the installation and the broker. Called by busway.cli.app."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ _MARKS = {"ok": "[green]ok  [/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was tried."""
+    """The result of one check."""
 
     check: str
     state: Literal["ok", "warn", "fail"]
@@ -64,13 +64,13 @@ async def _everything(link: Link) -> AsyncIterator[Finding]:
         yield finding
     urls = link.urls or [os.environ.get(URL_VARIABLE) or DEFAULT_URL]
     if not link.urls:
-        yield Finding("address", "ok", f"{urls[0]} (the default: neither --url nor {URL_VARIABLE} is given)")
+        yield Finding("address", "ok", f"{urls[0]} (the default: neither --url nor {URL_VARIABLE} is set)")
     for url in urls:
         reached = await _reach(url, link.connect_timeout)
         yield reached
         if reached.state == "fail":
             continue
-        async for finding in _talk(link, url):
+        async for finding in _connection(link, url):
             yield finding
 
 
@@ -92,7 +92,7 @@ def _loop() -> Finding:
     name = type(asyncio.get_running_loop()).__module__.partition(".")[0]
     if name == "uvloop":
         return Finding("loop", "ok", f"uvloop {metadata.version('uvloop')}")
-    return Finding("loop", "warn", f"{name}: pip install uvloop makes everything about twice as fast")
+    return Finding("loop", "warn", f"{name}: install uvloop, which is about twice as fast: pip install uvloop")
 
 
 def _packages() -> list[Finding]:
@@ -112,11 +112,11 @@ def _files() -> Finding:
     try:
         import resource
     except ImportError:
-        return Finding("nofile", "ok", "this system has no such limit")
+        return Finding("nofile", "ok", "this system has no limit of open files")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    text = f"{soft} files at most ({hard} if raised): one per connection"
+    text = f"at most {soft} open files ({hard} if raised): one for each connection"
     if soft < _FILES:
-        return Finding("nofile", "warn", f"{text}; a busy broker needs more: ulimit -n {hard}")
+        return Finding("nofile", "warn", f"{text}; a busy broker needs more: run ulimit -n {hard}")
     return Finding("nofile", "ok", text)
 
 
@@ -126,7 +126,7 @@ def _cores() -> Finding:
 
 
 def _fuse() -> Finding:
-    """What `busway mount` needs; nobody else does."""
+    """Check FUSE, which only `busway mount` needs."""
     from busway.gateway.files.kernel.mount import missing
 
     lacking = missing()
@@ -136,7 +136,7 @@ def _fuse() -> Finding:
 
 
 async def _reach(url: str, timeout: float) -> Finding:
-    """Whether something listens there, before any word of the protocol."""
+    """Check that a server listens at the address. No handshake takes place."""
     try:
         if url.startswith("unix:"):
             path = url.removeprefix("unix:").removeprefix("//")
@@ -162,18 +162,18 @@ async def _reach(url: str, timeout: float) -> Finding:
     return Finding("reach", "ok", tried)
 
 
-async def _talk(link: Link, url: str) -> AsyncIterator[Finding]:
-    """Handshake, round trip, clock, limits, and a message to oneself."""
+async def _connection(link: Link, url: str) -> AsyncIterator[Finding]:
+    """Check the handshake, the round trip, the clock, the limits, and a message to this client."""
     from dataclasses import replace
 
     try:
         async with replace(link, url=[url]).connect(reconnect=False) as bus:
-            told = bus.server
-            yield Finding("handshake", "ok", f"{told.get('name')} {told.get('agent')} (guid {told.get('guid')})")
+            server = bus.server
+            yield Finding("handshake", "ok", f"{server.get('name')} {server.get('agent')} (guid {server.get('guid')})")
             times = sorted([await bus.rtt() for _ in range(20)])
             yield Finding("round trip", "ok", f"{times[10] * 1e6:.0f} µs median, {times[-1] * 1e6:.0f} µs worst of 20")
             yield Finding(
-                "limits", "ok", ", ".join(f"{name} {value}" for name, value in told.get("limits", {}).items())
+                "limits", "ok", ", ".join(f"{name} {value}" for name, value in server.get("limits", {}).items())
             )
             yield await _clock(bus)
             yield await _cluster(bus)
@@ -187,20 +187,22 @@ async def _talk(link: Link, url: str) -> AsyncIterator[Finding]:
 
 
 async def _clock(bus: busway.Bus) -> Finding:
-    """Messages carry their sender's time, so clocks that differ confuse their readers."""
+    """Check that the clocks agree, because a message carries the time of its sender."""
     before = time.time()
-    told = (await bus.info())["time"]
-    skew = told - (before + time.time()) / 2
+    broker_time = (await bus.info())["time"]
+    skew = broker_time - (before + time.time()) / 2
     if abs(skew) > _SKEW:
-        return Finding("clock", "warn", f"the broker's is {skew:+.1f} s from this one's")
-    return Finding("clock", "ok", f"the broker's is {skew * 1000:+.1f} ms from this one's")
+        return Finding(
+            "clock", "warn", f"the broker's clock differs by {skew:+.1f} s from this one: synchronize both with NTP"
+        )
+    return Finding("clock", "ok", f"the broker's clock differs by {skew * 1000:+.1f} ms from this one")
 
 
 async def _cluster(bus: busway.Bus) -> Finding:
-    """Whether the broker sees all nodes of its cluster and all servers of its list."""
+    """Check that the broker is linked to all nodes of its cluster and all servers of its list."""
     found = (await bus.request("$bus/cluster")).json()
     if found["cluster"] is None:
-        return Finding("cluster", "ok", "in none")
+        return Finding("cluster", "ok", "the broker is in no cluster")
     lost = [
         (one["name"] or one["guid"], one["link"].get("why", "")) for one in found["nodes"] if one["state"] == "lost"
     ]
@@ -210,9 +212,9 @@ async def _cluster(bus: busway.Bus) -> Finding:
     ]
     unlinked = ", ".join(name + f" ({why})" * bool(why) for name, why in lost)
     others = any(one.addresses for one in bus.servers[1:])
-    stopped = sum(one["state"] == "stopped" for one in found["nodes"])  # somebody wanted that
+    stopped = sum(one["state"] == "stopped" for one in found["nodes"])  # stopped on purpose
     count = len(found["nodes"])
-    told = f"{found['cluster']}, {count} node{'s' * (count != 1)}" + f", {stopped} stopped" * bool(stopped)
+    summary = f"{found['cluster']}, {count} node{'s' * (count != 1)}" + f", {stopped} stopped" * bool(stopped)
     mirroring = found["mirroring"]
     alone, names = unmirrored(mirroring), {node["guid"]: node["name"] for node in found["nodes"]}
     troubles = [
@@ -220,7 +222,7 @@ async def _cluster(bus: busway.Bus) -> Finding:
         *([f"{found['refused']} refused"] if found["refused"] else []),
         *([f"{clashes} conflict{'s' * (clashes != 1)}"] if (clashes := found["conflicts"]) else []),
         *(
-            [f"is to mirror {mirroring['to_mirror']!r}, and no such node was seen"]
+            [f"--mirror-of {mirroring['to_mirror']!r}: no node with that name, guid or address was seen"]
             if mirroring["to_mirror"] is not None and mirroring["mirror_of"] is None
             else []
         ),
@@ -231,44 +233,50 @@ async def _cluster(bus: busway.Bus) -> Finding:
             for why in troubles_of(one)
         ),
         *(f"as a mirror: {why}" for why in (troubles_of(mirroring["mirror_of"]) if mirroring["mirror_of"] else ())),
-        *(f"wait in a copy here: {one}" for one in waits_of(mirroring, names)),
+        *(f"waiting in a mirror: {one}" for one in waits_of(mirroring, names)),
         *(f"takeover is {mirroring['takeover']:g} s here and {one}" for one in differing(mirroring, names)),
         *_lacks(found["lacking"]),
-        *([] if others or len(found["nodes"]) == 1 + stopped else ["none of the others can be reached from here"]),
+        *(
+            []
+            if others or len(found["nodes"]) == 1 + stopped
+            else ["no address of the other nodes is known to this client"]
+        ),
     ]
-    return Finding("cluster", "warn" if troubles else "ok", "; ".join([told, *troubles]))
+    return Finding("cluster", "warn" if troubles else "ok", "; ".join([summary, *troubles]))
 
 
 def _lacks(lacking: list[dict[str, Any]]) -> list[str]:
-    """What the broker does not have as the other nodes do."""
-    told = [f"{lacks(one)}: {one['error']}" for one in lacking[:_FEW]]
-    return told + ([f"and {len(lacking) - _FEW} more like that"] if len(lacking) > _FEW else [])
+    """Describe the first definitions of the cluster that the broker could not apply."""
+    texts = [f"{lacks(one)}: {one['error']}" for one in lacking[:_FEW]]
+    return texts + ([f"and {len(lacking) - _FEW} more"] if len(lacking) > _FEW else [])
 
 
 async def _damage(bus: busway.Bus) -> list[Finding]:
-    """Streams of which something is damaged or missing at this broker, if there are any."""
+    """Report the streams of this broker that have damaged or missing files."""
     found = [f"{one.name} ({one.damage})" for one in await bus.streams() if one.damage]
-    told = f"damaged, or files are missing, which the log of the broker tells: {', '.join(found)}"
-    return [Finding("streams", "warn", told)] if found else []
+    text = f"files are damaged or missing, the log of the broker names them: {', '.join(found)}"
+    return [Finding("streams", "warn", text)] if found else []
 
 
 async def _storage(bus: busway.Bus) -> Finding:
-    """Whether stored messages outlive the broker, and whether there is space for more."""
+    """Check that streams are on disk, and that the disk has space."""
     found = await bus.info()
     if found.get("storage") == "memory":
-        told = "streams are in memory: they end with the broker; start it with --data DIR to keep them"
-        return Finding("storage", "warn", told)
+        text = (
+            "streams are in memory and are lost when the broker stops; start it with --data DIR to store them on disk"
+        )
+        return Finding("storage", "warn", text)
     if (disk := found.get("disk")) is None:  # a broker of an earlier version
-        return Finding("storage", "ok", "unknown: the broker does not tell")
+        return Finding("storage", "ok", "unknown: the broker does not report it")
     free, floor = (values.shown_size(disk[name]) for name in ("free", "floor"))
     if disk["low"]:
-        told = f"{free} free on the broker's disk, less than the floor of {floor}: durable publishes are refused; free some space"
-        return Finding("storage", "warn", told)
+        text = f"{free} free on the broker's disk, less than the floor of {floor}: durable publishes are refused; free some space"
+        return Finding("storage", "warn", text)
     return Finding("storage", "ok", f"streams are on disk, {free} free, the floor is {floor}")
 
 
 async def _self(bus: busway.Bus) -> Finding:
-    """A message on a topic nobody else uses comes back."""
+    """Check that a message of this client arrives at its own subscription."""
     topic = f"busway/doctor/{os.getpid()}"
     async with bus.subscribe(topic) as subscription:
         await bus.publish(topic, b"?")

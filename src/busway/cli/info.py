@@ -1,4 +1,4 @@
-"""`busway info`: the figures of a broker, its streams, channels and connections."""
+"""`busway info`: shows the figures of a broker, its streams, channels and connections. Called by busway.cli.app."""
 
 from typing import Annotated, Any
 
@@ -25,11 +25,11 @@ _SHORT = {
     "held": "held",
     "messages_dropped": "dropped",
 }
-"""The columns of connections; --json has all figures."""
+"""Figures of a connection and their columns in the table; --json prints all figures."""
 _BROKER = ("name", "version", "addresses", "uptime", "storage")
-"""The figures of the broker that come first."""
+"""The figures of the broker that are shown first."""
 _RARE = ("serves", "waiting", "held", "dropped", "buckets", "first", "damage")
-"""Columns that are left out if all their rows are zero."""
+"""Columns that are left out if they are zero in all rows."""
 
 
 @linked
@@ -76,18 +76,18 @@ def _show(found: dict[str, Any], url: str, *, everything: bool) -> None:
     streams = found.pop("streams", [])
     disk = found.pop("disk", None) or {}
     if found.get("storage") == "memory":
-        found["storage"] = "memory: streams end with the broker"
+        found["storage"] = "memory: streams are lost when the broker stops"
     if url not in found["addresses"]:
         found["asked_at"] = url
     terminal.out.print(pairs("broker", ordered(found, _BROKER, everything=everything)))
     if streams:
-        terminal.out.print(rows("streams", [row(one) for one in streams], optional=_RARE))
-    if channels := [one for stream in streams for one in stream.get("channels", ())]:
-        terminal.out.print(rows("channels", [channel.row(one) for one in channels], optional=channel.RARE))
+        terminal.out.print(rows("streams", [row(figures) for figures in streams], optional=_RARE))
+    if channels := [figures for stream in streams for figures in stream.get("channels", ())]:
+        terminal.out.print(rows("channels", [channel.row(figures) for figures in channels], optional=channel.RARE))
     if shared:
         terminal.out.print(rows("shared services", shared))
     if listed:
-        shown = [{short: one.get(name) for name, short in _SHORT.items()} for one in listed]
+        shown = [{short: figures.get(name) for name, short in _SHORT.items()} for figures in listed]
         terminal.out.print(rows("connections", shown, optional=_RARE))
     for title, figures, first, sizes in (
         ("retained messages", kept, (), ("bytes",)),
@@ -99,4 +99,4 @@ def _show(found: dict[str, Any], url: str, *, everything: bool) -> None:
         if lines := ordered(figures, first, everything=everything, sizes=sizes):
             terminal.out.print(pairs(title, lines))
     if not everything:
-        terminal.note("counters that are zero are left out: --all shows them")
+        terminal.note("counters that are zero are not shown: --all shows them")

@@ -1,4 +1,4 @@
-"""`busway mount` and `busway fusebus`: the bus as a file system, until it is told to stop."""
+"""`busway mount` and `busway fusebus`: mount a bus as a file system until a signal. Called by busway.cli.app."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from busway.gateway.files.door import Connect, FileDoor
 
 _LIMITS = "Limits and times"
-_BUS = "A bus of its own"
+_BUS = "New bus"
 _DEFAULTS = Mount()
 
 
@@ -32,7 +32,7 @@ def _octal(text: str | int) -> int:
     try:
         return int(text, 8)
     except ValueError:
-        raise ValueError(f"{text!r} are no permissions: write them as 600, 660 or 666") from None
+        raise ValueError(f"{text!r} is not a file mode: write 600, 660 or 666") from None
 
 
 def _limit(name: str, help: str, parser: Any, metavar: str, shown: str) -> Any:  # noqa: A002 - typer's own word
@@ -63,7 +63,7 @@ LogFile = Annotated[
     str | None,
     typer.Option(
         "--log",
-        help="File for warnings, in addition to stderr; with --background the only place for them.",
+        help="File for warnings, in addition to stderr; with --background warnings go only there.",
         metavar="FILE",
     ),
 ]
@@ -78,12 +78,14 @@ Mode = Annotated[
         show_default="600; with --allow-other 666",
     ),
 ]
-Channels = Annotated[int | None, _limit("channels", "Most channels.", values.count, "N", str(_DEFAULTS.channels))]
+Channels = Annotated[
+    int | None, _limit("channels", "Largest number of channels.", values.count, "N", str(_DEFAULTS.channels))
+]
 Messages = Annotated[
     int | None,
-    _limit("messages", "Messages of fusebus that are kept.", values.count, "N", str(_DEFAULTS.messages)),
+    _limit("messages", "Number of messages that fusebus retains.", values.count, "N", str(_DEFAULTS.messages)),
 ]
-Bytes = Annotated[int | None, _limit("bytes", "And bytes of them.", values.size, "SIZE", "4m")]
+Bytes = Annotated[int | None, _limit("bytes", "Bytes of messages that fusebus retains.", values.size, "SIZE", "4m")]
 MaxMessage = Annotated[
     int | None,
     _limit(
@@ -98,26 +100,47 @@ EmptyReads = Annotated[
     bool,
     typer.Option(
         "--empty-reads",
-        help="A read of fusebus that finds nothing returns no bytes instead of waiting.",
+        help="Return no bytes from a read of fusebus without a message, instead of waiting.",
         rich_help_panel=_LIMITS,
     ),
 ]
 Clients = Annotated[
-    int | None, _limit("clients", "Most open files fusebus.", values.count, "N", str(_DEFAULTS.clients))
+    int | None,
+    _limit("clients", "Largest number of clients of fusebus (open files).", values.count, "N", str(_DEFAULTS.clients)),
 ]
 Subscriptions = Annotated[
     int | None,
-    _limit("subscriptions", "Most subscriptions of one of them.", values.count, "N", str(_DEFAULTS.subscriptions)),
+    _limit(
+        "subscriptions",
+        "Largest number of subscriptions of a client of fusebus.",
+        values.count,
+        "N",
+        str(_DEFAULTS.subscriptions),
+    ),
 ]
 Line = Annotated[int | None, _limit("line", "Largest line or request that can be written.", values.size, "SIZE", "1m")]
 Followed = Annotated[
     int | None,
-    _limit("followed", "Most topics that are followed for files.", values.count, "N", str(_DEFAULTS.followed)),
+    _limit(
+        "followed",
+        "Largest number of topics with a file that is kept up to date.",
+        values.count,
+        "N",
+        str(_DEFAULTS.followed),
+    ),
 ]
-Kept = Annotated[int | None, _limit("kept", "Bytes of lines that each of them keeps.", values.size, "SIZE", "256k")]
+Kept = Annotated[
+    int | None, _limit("kept", "Bytes of lines that the file of a topic retains.", values.size, "SIZE", "256k")
+]
 Listed = Annotated[
     int | None,
-    _limit("listed", "Most messages that the folder of a stream lists.", values.count, "N", str(_DEFAULTS.listed)),
+    _limit(
+        "listed",
+        "Largest number of messages that the folder of a stream lists.",
+        values.count,
+        "N",
+        str(_DEFAULTS.listed),
+    ),
 ]
 Request = Annotated[float | None, _limit("request", "Time for a service to answer.", values.duration, "TIME", "5s")]
 
@@ -150,26 +173,28 @@ def _mounted(
     *,
     documented: bool = False,
 ) -> None:
-    """What both verbs do: their flags are in this list."""
+    """Implement both verbs. Its parameters are their flags."""
     settings, addresses = _settings(locals()), _addresses(unix, tcp)
     if link.url and (addresses or data):
         url = "the variable BUSWAY_URL" if link.url == os.environ.get("BUSWAY_URL", "").split() else "--url"
-        raise typer.BadParameter(f"--unix, --tcp and --data are for a bus of its own: leave {url} out, or them")
+        raise typer.BadParameter(
+            f"--unix, --tcp and --data start a new bus, and {url} names one that runs: leave one of them out"
+        )
     _log_to(log)
-    ready = _detached() if background else _hush
+    ready = _detached() if background else _ignore
     terminal.run(lambda: _mount(link, settings, folder, addresses, data, seconds, ready, json=json, quiet=quiet))
 
 
 def _verb(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb the flags of a mount, but not these."""
+    """Decorate a verb: give it the flags of _mounted(), except those in `without`."""
 
-    def give(verb: Callable[..., None]) -> Callable[..., None]:
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         every = inspect.signature(_mounted, eval_str=True).parameters.values()
-        own = [one for one in every if one.name not in {*without, "documented"}]
+        own = [parameter for parameter in every if parameter.name not in {*without, "documented"}]
         verb.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
         return linked(verb)
 
-    return give
+    return decorate
 
 
 @_verb()
@@ -185,7 +210,7 @@ def mount(link: Link, **given: Any) -> None:
 
 @_verb("line", "followed", "kept", "listed", "request")
 def fusebus(link: Link, **given: Any) -> None:
-    """Mount only the two files of fusebus, channels and fusebus; else as busway mount.
+    """Mount only the two files of fusebus, channels and fusebus. Otherwise like busway mount.
 
     busway fusebus /tmp/fusebus-demo
     """
@@ -193,56 +218,56 @@ def fusebus(link: Link, **given: Any) -> None:
 
 
 def _settings(given: dict[str, Any]) -> Mount:
-    names = {one.name for one in dataclasses.fields(Mount)}
+    names = {option.name for option in dataclasses.fields(Mount)}
     return flags.checked(lambda: Mount(**{name: given[name] for name in names if given.get(name) is not None}))
 
 
 def _addresses(unix: list[str] | None, tcp: list[str] | None) -> list[str]:
     return flags.checked(
         lambda: [
-            values.listen_address(kind, one) for kind, many in (("unix", unix), ("tcp", tcp)) for one in many or ()
+            values.listen_address(kind, text) for kind, many in (("unix", unix), ("tcp", tcp)) for text in many or ()
         ]
     )
 
 
 def _log_to(path: str | None) -> None:
-    """Write warnings to a file, too."""
+    """Write warnings to a file in addition to stderr."""
     if path is None:
         return
     try:
         file = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
-        raise typer.BadParameter(f"the log {path} can't be written: {error.strerror}") from None
+        raise typer.BadParameter(f"--log: {path} can't be written ({error.strerror}): choose another file") from None
     file.setLevel(logging.WARNING)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("busway").addHandler(file)
 
 
 def _detached() -> Callable[[str], None]:
-    """Go on in a process of its own; this one ends when that says that it is ready, or as that does."""
-    heard, told = os.pipe()
+    """Continue in a child process. The parent ends when the child is mounted, or with its exit code if it fails."""
+    reader, writer = os.pipe()
     if (child := os.fork()) != 0:
-        os.close(told)
-        if os.read(heard, 1):
+        os.close(writer)
+        if os.read(reader, 1):
             raise typer.Exit
         raise typer.Exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    os.close(heard)
+    os.close(reader)
     os.setsid()
 
     def ready(_place: str) -> None:
-        nowhere = os.open(os.devnull, os.O_RDWR)
+        null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
-            os.dup2(nowhere, stream)
-        os.close(nowhere)
-        os.write(told, b".")
-        os.close(told)
+            os.dup2(null, stream)
+        os.close(null)
+        os.write(writer, b".")
+        os.close(writer)
 
     return ready
 
 
 @contextlib.asynccontextmanager
 async def _bus(link: Link, addresses: list[str], data: str | None) -> "AsyncIterator[tuple[Connect, tuple[str, ...]]]":
-    """A way to connect, and the addresses of a bus that was started for it."""
+    """Yield a function that connects a client, and the addresses of the new bus, if one was started."""
     if link.url:
         yield lambda name: dataclasses.replace(link, name=link.name or name).connect(reconnect=True), ()
         return
@@ -262,7 +287,7 @@ async def _mount(
     json: bool,
     quiet: bool,
 ) -> None:
-    from busway.gateway.files.door import FileDoor  # needed by those who mount, and there on Linux only
+    from busway.gateway.files.door import FileDoor  # only mounts need it, and it exists on Linux only
 
     with terminal.Signals() as signals:
         async with _bus(link, addresses, data) as (connect, listening):
@@ -270,7 +295,7 @@ async def _mount(
             await door.open()
             try:
                 gc.collect()
-                gc.freeze()  # what is there by now stays
+                gc.freeze()  # these objects live until the end
                 if not quiet:
                     _announce(door, listening)
                 if json:
@@ -283,9 +308,9 @@ async def _mount(
                     terminal.note(f"{door.address} was unmounted")
             finally:
                 closing = asyncio.ensure_future(door.close())
-                hurry = asyncio.ensure_future(signals.second.wait())
-                await asyncio.wait({closing, hurry}, return_when=asyncio.FIRST_COMPLETED)
-                hurry.cancel()
+                second_signal = asyncio.ensure_future(signals.second.wait())
+                await asyncio.wait({closing, second_signal}, return_when=asyncio.FIRST_COMPLETED)
+                second_signal.cancel()
                 if closing.done():
                     closing.result()
                 closing.cancel()
@@ -293,26 +318,26 @@ async def _mount(
         raise terminal.Ended(terminal.INTERRUPTED)
 
 
-def _hush(_text: str) -> None:
+def _ignore(_text: str) -> None:
     return
 
 
 async def _until(stop: asyncio.Event, ended: asyncio.Event, seconds: float | None) -> None:
     waiting = {asyncio.ensure_future(stop.wait()), asyncio.ensure_future(ended.wait())}
     await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    for one in waiting:
-        one.cancel()
+    for task in waiting:
+        task.cancel()
 
 
 def _announce(door: "FileDoor", listening: tuple[str, ...]) -> None:
-    """A few lines: where it is, and what to try."""
+    """Print where the bus is mounted, and commands to try."""
     console = terminal.notes
     place = shlex.quote(door.address)
     if door.repaired:
-        terminal.note(f"removed the mount that a process which was killed had left on {door.address}")
+        terminal.note(f"removed the mount of a killed process from {door.address}")
     console.print(f"[bold]busway {busway.__version__}[/] is mounted on [cyan]{door.address}[/]")
-    for one in listening:
-        console.print(f"  [cyan]{one}[/]")
+    for address in listening:
+        console.print(f"  [cyan]{address}[/]")
     if not door.settings.documented:
         console.print(f"[dim]read     [/]cat {place}/README")
         console.print(f"[dim]watch    [/]touch {place}/topics/hello && tail -f {place}/topics/hello")

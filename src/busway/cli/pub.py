@@ -1,18 +1,16 @@
-"""`busway pub`: publish a payload, repeat it, or publish lines as they come."""
+"""`busway pub` and `busway push`: send a payload, a repeated payload, or lines. Called by busway.cli.app."""
 
 from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
-from busway.cli.common import advice, field_flags, flags, terminal
+from busway.cli.common import advice, field_flags, flags, terminal, values
 from busway.cli.common.connect import Link, linked
 from busway.cli.common.payload import Source
 from busway.common.durations import seconds as read_seconds
 
-_MEMORY: Final = (
-    "stream {!r} is in memory: its messages end with the broker; 'busway serve --data DIR' stores streams on disk"
-)
+_MEMORY: Final = "stream {!r} is in memory: its messages are lost when the broker stops; 'busway serve --data DIR' stores streams on disk"
 
 
 @linked
@@ -50,6 +48,17 @@ def pub(
             show_default=False,
         ),
     ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            "-t",
+            help="With --durable: time to wait until a message is stored.",
+            parser=values.duration,
+            metavar="TIME",
+            show_default="unlimited",
+        ),
+    ] = None,
     scope: flags.Reach = "global",
     json: flags.Json = False,
     quiet: flags.Quiet = False,
@@ -61,27 +70,30 @@ def pub(
     busway pub load/test x --count 1m --rate 50000
     busway pub orders/eu '{"id": 7}' --durable --expires 7d
     """
-    advice.tell(terminal.note, topic)
+    advice.print_hints(terminal.note, topic)
     fields = field_flags.fields(field)
     source = Source(body, file, lines, count, rate, seconds).checked()
     times: dict[str, Any] = {}
     for name, text in (("expires", expires), ("delay", delay)):
         if text is not None:
             times[name] = flags.checked(partial(read_seconds, name, text))
-    if times and not durable:
-        raise typer.BadParameter("--expires and --delay are for stored messages: give --durable too")
+    if (times or timeout is not None) and not durable:
+        raise typer.BadParameter("--expires, --delay and --timeout are for stored messages: give --durable, too")
+    times["timeout"] = timeout
     if durable and confirm:
-        raise typer.BadParameter("--durable prints positions; leave --confirm out")
+        raise typer.BadParameter("--durable and --confirm exclude each other: leave --confirm out")
     if durable and scope != "global":
-        raise typer.BadParameter("--durable takes no --scope: a stored message reaches the whole cluster")
+        raise typer.BadParameter(
+            "--durable and --scope exclude each other: leave --scope out, because a stored message reaches the whole cluster"
+        )
 
     # The bar must not share the screen with positions and counts.
     prints = (durable or confirm) and terminal.out.is_terminal
     bar = source.progress(shown=not (json or quiet or prints))
 
     async def store() -> None:
-        told: set[str] = set()
-        async with link.connect(reconnect=True) as bus:  # unanswered messages are sent again, and stored once
+        reported: set[str] = set()
+        async with link.connect(reconnect=True) as bus:  # unanswered messages are resent and stored once
             with bar:
                 async for run in source.runs():
                     for position in await bus.publish_many(topic, run, fields=fields, durable=True, **times):
@@ -90,8 +102,8 @@ def pub(
                             terminal.record(found | {"safety": position.safety})
                             continue
                         terminal.data(f"{position}\n".encode())
-                        if position.safety == "memory" and position.stream not in told and not quiet:
-                            told.add(position.stream)
+                        if position.safety == "memory" and position.stream not in reported and not quiet:
+                            reported.add(position.stream)
                             terminal.note(_MEMORY.format(position.stream))
                     bar.add(len(run))
 
@@ -113,7 +125,7 @@ def pub(
             if json and not confirm:
                 terminal.record({"topic": topic, "messages": bar.sent})
 
-    terminal.run(store if durable else publish)
+    terminal.run(store if durable else publish, timed=durable)
 
 
 @linked
@@ -141,7 +153,7 @@ def push(
 
     bar = source.progress(shown=not (json or quiet))
 
-    async def hand_over() -> None:
+    async def push_all() -> None:
         async with link.connect(reconnect=False) as bus:
             try:
                 with bar:
@@ -153,4 +165,4 @@ def push(
                 if json:
                     terminal.record({"topic": topic, "taken": bar.sent})
 
-    terminal.run(hand_over, timed=True)
+    terminal.run(push_all, timed=True)

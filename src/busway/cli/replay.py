@@ -1,4 +1,4 @@
-"""`busway replay`: print or save what streams hold, and go on with what comes if asked to."""
+"""`busway replay`: prints or saves the messages of streams, with --follow also new ones. Called by busway.cli.app."""
 
 import asyncio
 import contextlib
@@ -43,14 +43,17 @@ def replay(
         str,
         typer.Option(
             "--since",
-            help="Where to begin: all, a length of time back (1h), a time (2026-01-31T12:00), an offset or a position.",
+            help="Where to begin: all, a duration back (1h), a time (2026-01-31T12:00), an offset or a position.",
             metavar="PLACE",
         ),
     ] = "all",
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", help="Where to end, exclusive; as --since.", metavar="PLACE", show_default="the current end"
+            "--to",
+            help="Where to end, exclusive; a value as for --since.",
+            metavar="PLACE",
+            show_default="the current end",
         ),
     ] = None,
     topic: flags.Pattern = None,
@@ -60,7 +63,11 @@ def replay(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Save into this file: .arrow or .parquet.", metavar="FILE", show_default=False
+            "--out",
+            "-o",
+            help="Save the messages into this file: .arrow or .parquet.",
+            metavar="FILE",
+            show_default=False,
         ),
     ] = None,
     raw: flags.Raw = False,
@@ -69,15 +76,15 @@ def replay(
         str | None,
         typer.Option(
             "--format",
-            help="As of sub: {time} {topic} {payload} {position} {offset} {sequence} ...",
+            help="Format of a line, as in busway sub: {time} {topic} {payload} {position} {offset} {sequence} ...",
             show_default=False,
         ),
     ] = None,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Print the messages that a stream holds, or those of a topic in all streams; in a cluster those of all nodes, one node after the other.
+    """Print the stored messages of a stream, or of a topic in all streams; in a cluster node by node.
 
-    An offset is a place at the node that is asked, so with one only that node's messages are printed.
+    An offset is a position at the node of the connection, so with an offset only messages of that node are printed.
 
     busway replay orders --since 1h --json
     busway replay 'orders/eu/*' --follow
@@ -86,9 +93,9 @@ def replay(
     if sum((raw, json, format is not None, out is not None)) > 1:
         raise typer.BadParameter("--raw, --json, --format and --out exclude each other")
     if follow and (out is not None or to is not None):
-        raise typer.BadParameter("--follow has no end: leave --to and --out out")
+        raise typer.BadParameter("--follow excludes --to and --out, because it has no end: leave them out")
     if out is not None and out.suffix not in _KINDS:
-        raise typer.BadParameter(f"--out: {out.name!r} is neither .arrow nor .parquet")
+        raise typer.BadParameter(f"--out: {out.name!r} has another suffix: give a file with .arrow or .parquet")
     begin = flags.checked(lambda: values.place(since))
     end = None if to is None else flags.checked(lambda: values.place(to))
     render = flags.checked(lambda: renderer(raw=raw, json=json, format=format))
@@ -97,63 +104,65 @@ def replay(
 
     async def run() -> None:
         async with link.connect(reconnect=follow) as bus:
-            wanted = await _choose(bus, what, topic, begin, note)
+            query = await _choose(bus, what, topic, begin, note)
             if not follow:
-                wanted = wanted.to(end)
-                await _check(wanted)
+                query = query.to(end)
+                await _check(query)
             if follow:
-                await _follow(bus, wanted, rules, Printer(render, count, note), note)
+                await _follow(bus, query, rules, Printer(render, count, note), note)
                 return
             shown = not quiet and terminal.notes.is_terminal and (out is not None or not terminal.out.is_terminal)
             with _Bar(shown=shown) as bar:
                 if out is None:
-                    done = await _print(wanted, rules, count, render, bar)
+                    done = await _print(query, rules, count, render, bar)
                 else:
-                    done = await _save(wanted, rules, count, out, bar)
-            if not done and wanted.only is None and not await wanted.stored():
+                    done = await _save(query, rules, count, out, bar)
+            if not done and query.only is None and not await query.stored():
                 note(f"nothing is stored that matches {what!r}")
             note(f"{done} message{'s' * (done != 1)}")
-            if wanted.lost:
-                note(f"{wanted.lost} messages were removed before they were read")
+            if query.lost:
+                note(f"{query.lost} messages were removed before they were read")
 
     logs.without_missed()
     terminal.run(run)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What is asked for: of one stream, or of all that may hold it, in the parts of all nodes."""
+class _Query:
+    """The messages to print: of one stream or of all streams that may have them, at all nodes."""
 
     streams: list[tuple[busway.Stream, _Place, _Place]]
-    """Each with the place to begin at and that to end before. The first one is of the broker itself."""
+    """Each stream with its first position and its end, exclusive. The first is at the broker of the connection."""
     pattern: str
     begin: _Place
     only: str | None
-    """The one stream, if it was named."""
+    """The name of the stream, if one was given."""
     broker: str
-    """The node that is asked."""
+    """The guid of the broker of the connection."""
 
     @property
     def lost(self) -> int:
         return sum(stream.lost for stream, _, _ in self.streams)
 
-    def to(self, end: _Place) -> "_Wanted":
-        """The same, but only to before a place."""
+    def to(self, end: _Place) -> "_Query":
+        """Return the query with an end, exclusive."""
         if isinstance(end, str) and ":" in end:
             places = _places(end)
-            if any((one.broker, one.name) in places for one, _, _ in self.streams):
-                return self._ending([(one, places.get((one.broker, one.name))) for one, _, _ in self.streams])
-            return self._ending([(self.streams[0][0], end)])  # which says what is wrong with it
-        if isinstance(end, int):  # of the broker's own part
-            return self._ending([(one, end) for one, _, _ in self.streams if one.broker == self.broker])
-        return self._ending([(one, end) for one, _, _ in self.streams])
+            if any((stream.broker, stream.name) in places for stream, _, _ in self.streams):
+                return self._ending(
+                    [(stream, places.get((stream.broker, stream.name))) for stream, _, _ in self.streams]
+                )
+            return self._ending([(self.streams[0][0], end)])  # the broker rejects the position with a reason
+        if isinstance(end, int):  # an offset at the broker of the connection
+            return self._ending([(stream, end) for stream, _, _ in self.streams if stream.broker == self.broker])
+        return self._ending([(stream, end) for stream, _, _ in self.streams])
 
-    def _ending(self, ends: Sequence[tuple[busway.Stream, _Place]]) -> "_Wanted":
-        begins = {id(one): begin for one, begin, _ in self.streams}
-        return replace(self, streams=[(one, begins[id(one)], end) for one, end in ends])
+    def _ending(self, ends: Sequence[tuple[busway.Stream, _Place]]) -> "_Query":
+        begins = {id(stream): begin for stream, begin, _ in self.streams}
+        return replace(self, streams=[(stream, begins[id(stream)], end) for stream, end in ends])
 
     async def stored(self) -> bool:
-        """Whether there is anything of it at all."""
+        """Return True if any message is stored that matches the pattern."""
         for stream, _, _ in self.streams:
             if stream.broker != self.broker:
                 async with contextlib.aclosing(stream.read(topic=self.pattern)) as reading:
@@ -164,29 +173,35 @@ class _Wanted:
         return False
 
 
-async def _choose(bus: busway.Bus, what: str, topic: str | None, begin: _Place, note: Callable[[str], None]) -> _Wanted:
+async def _choose(bus: busway.Bus, name: str, topic: str | None, begin: _Place, note: Callable[[str], None]) -> _Query:
     known = await bus.streams(parts=True)
     if known and known[0].unreached:
-        note(f"not reached, so what is stored there is left out: {', '.join(known[0].unreached)}")
+        note(f"the messages of {', '.join(known[0].unreached)} are missing: these nodes can't be reached now")
     broker = str(bus.server["guid"])
     if isinstance(begin, str) and ":" in begin:
-        begin = Positions.parse(begin)  # the place of a message is what lies behind it, as for subscribe(since=)
-    if found := [one for one in known if one.name == what]:
+        begin = Positions.parse(begin)  # reading begins behind the message of the position, as with subscribe(since=)
+    if found := [info for info in known if info.name == name]:
         streams = await _parts(bus, found, begin)
-        return _Wanted(streams, "**" if topic is None else topic, begin, what, broker)
+        return _Query(streams, "**" if topic is None else topic, begin, name, broker)
     if topic is not None:
-        raise terminal.Ended(terminal.REJECTED, f"busway: there is no stream {what!r}; --topic is for a stream")
+        raise terminal.Ended(
+            terminal.REJECTED,
+            f"busway: there is no stream {name!r}; --topic selects messages of a stream: give the name of one",
+        )
     if isinstance(begin, int):
-        raise terminal.Ended(terminal.REJECTED, f"busway: there is no stream {what!r}; an offset is one of a stream")
-    chosen = [one for one in known if _takes(one, what)]
-    note(f"{what} in {' '.join(one.name for one in chosen)}")
-    return _Wanted(await _parts(bus, chosen, begin), what, begin, None, broker)
+        raise terminal.Ended(
+            terminal.REJECTED,
+            f"busway: there is no stream {name!r}; an offset belongs to a stream: give the name of one",
+        )
+    chosen = [info for info in known if _may_store(info, name)]
+    note(f"{name} in {' '.join(info.name for info in chosen)}")
+    return _Query(await _parts(bus, chosen, begin), name, begin, None, broker)
 
 
 async def _parts(
     bus: busway.Bus, chosen: list[StreamInfo], begin: _Place
 ) -> list[tuple[busway.Stream, _Place, _Place]]:
-    """What each node has of these streams, and where to begin there."""
+    """Return the part of each stream at each node, with its first position."""
     known = [
         (info.name, guid)
         for info in chosen
@@ -196,11 +211,11 @@ async def _parts(
         )
     ]
     if isinstance(begin, int):
-        known = known[:1]  # an offset is a place at one node
+        known = known[:1]  # an offset is a position at one node
     places = begin if isinstance(begin, Positions) else None
     if places is not None and len(chosen) == 1 and not any((guid, name) in places for name, guid in known):
-        known, places = known[:1], None  # which says what is wrong with it
-    # A position tells of some streams; others are wanted whole.
+        known, places = known[:1], None  # the broker rejects the position with a reason
+    # Streams that the position does not name are read from their beginning.
     return [
         (await bus.stream(name, broker=guid), begin if places is None else places.get((guid, name)), None)
         for name, guid in known
@@ -208,33 +223,35 @@ async def _parts(
 
 
 def _places(text: str) -> Positions:
-    """Up to before this position, or as far as these have come."""
+    """Parse the end: one position, or the positions of several streams."""
     if ":+" in text:
         return Positions.parse(text)
-    one = Position.parse(text)
-    return Positions({(one.broker, one.stream): one.offset})
+    position = Position.parse(text)
+    return Positions({(position.broker, position.stream): position.offset})
 
 
-async def _check(wanted: _Wanted) -> None:
-    """What may be the name of a stream, and is none, is a topic only if there is such a topic."""
-    name = wanted.pattern
-    if wanted.only is None and is_name(name) and not await wanted.stored():
+async def _check(query: _Query) -> None:
+    """Reject a name that is neither a stream nor a topic with stored messages."""
+    name = query.pattern
+    if query.only is None and is_name(name) and not await query.stored():
         raise terminal.Ended(
-            terminal.REJECTED, f"busway: there is no stream {name!r}, and nothing is stored on such a topic"
+            terminal.REJECTED,
+            f"busway: there is no stream {name!r}, and no message is stored on a topic {name!r}: 'busway stream list' shows the streams",
         )
 
 
-def _takes(info: StreamInfo, pattern: str) -> bool:
+def _may_store(info: StreamInfo, pattern: str) -> bool:
+    """Return True if the stream may have messages of the pattern."""
     if info.name == DEFAULT or pattern.startswith("re:"):
         return True
-    return any(matches(pattern, one) for one in (*info.topics, *info.former))
+    return any(matches(pattern, topic) for topic in (*info.topics, *info.former))
 
 
-async def _each(wanted: _Wanted, rules: Where | None, count: int | None, bar: "_Bar") -> AsyncIterator[list[Message]]:
+async def _each(query: _Query, rules: Where | None, count: int | None, bar: "_Bar") -> AsyncIterator[list[Message]]:
     left = count
-    for stream, begin, end in wanted.streams:
+    for stream, begin, end in query.streams:
         bar.begin(await stream.info())
-        async with contextlib.aclosing(stream.read(begin, end, topic=wanted.pattern, where=rules)) as reading:
+        async with contextlib.aclosing(stream.read(begin, end, topic=query.pattern, where=rules)) as reading:
             async for batch in _cut(reading, left):
                 bar.reached(batch[-1].offset or 0, len(batch))
                 left = None if left is None else left - len(batch)
@@ -254,56 +271,56 @@ async def _cut(reading: AsyncGenerator[list[Message], None], left: int | None) -
 
 
 async def _print(
-    wanted: _Wanted,
+    query: _Query,
     rules: Where | None,
     count: int | None,
     render: Callable[[list[Message], int], bytes],
     bar: "_Bar",
 ) -> int:
     done = 0
-    async for batch in _each(wanted, rules, count, bar):
+    async for batch in _each(query, rules, count, bar):
         await terminal.stream(render(batch, done))
         done += len(batch)
     return done
 
 
-async def _save(wanted: _Wanted, rules: Where | None, count: int | None, out: Path, bar: "_Bar") -> int:
+async def _save(query: _Query, rules: Where | None, count: int | None, out: Path, bar: "_Bar") -> int:
     done = 0
     with export.writer(out) as write:
-        for stream, begin, end in wanted.streams:
+        for stream, begin, end in query.streams:
             bar.begin(await stream.info())
-            async with contextlib.aclosing(stream.arrow(begin, end, topic=wanted.pattern, where=rules)) as reading:
+            async with contextlib.aclosing(stream.arrow(begin, end, topic=query.pattern, where=rules)) as reading:
                 async for batch in reading:
-                    some = batch if count is None else batch.slice(0, count - done)
-                    await asyncio.to_thread(write, some)
-                    done += int(some.num_rows)
-                    bar.reached(batch.column("offset")[-1].as_py(), some.num_rows)
+                    wanted = batch if count is None else batch.slice(0, count - done)
+                    await asyncio.to_thread(write, wanted)
+                    done += int(wanted.num_rows)
+                    bar.reached(batch.column("offset")[-1].as_py(), wanted.num_rows)
                     if done == count:
                         return done
     return done
 
 
 async def _follow(
-    bus: busway.Bus, wanted: _Wanted, rules: Where | None, printer: Printer, note: Callable[[str], None]
+    bus: busway.Bus, query: _Query, rules: Where | None, printer: Printer, note: Callable[[str], None]
 ) -> None:
-    since: Any = wanted.begin
-    patterns = [wanted.pattern]
-    if wanted.only is not None:
-        info = await wanted.streams[0][0].info()
+    since: Any = query.begin
+    patterns = [query.pattern]
+    if query.only is not None:
+        info = await query.streams[0][0].info()
         if isinstance(since, int):
             since = Positions({(info.broker, info.name): since})
-        if wanted.pattern == "**":
+        if query.pattern == "**":
             patterns = list(info.topics) or patterns
     async with contextlib.AsyncExitStack() as stack:
         subscriptions = [
             await stack.enter_async_context(bus.subscribe(pattern, where=rules, since=since, patience=0.0))
             for pattern in patterns
         ]
-        note(f"follows {' '.join(patterns)} at {bus.url}; Ctrl-C ends")
+        note(f"following {' '.join(patterns)} at {bus.url}; Ctrl-C ends")
         async with asyncio.TaskGroup() as tasks:
             running = [
-                tasks.create_task(read(one, printer, patterns[:place], wanted.only))
-                for place, one in enumerate(subscriptions)
+                tasks.create_task(read(subscription, printer, patterns[:index], query.only))
+                for index, subscription in enumerate(subscriptions)
             ]
             await printer.done.wait()
             for task in running:
@@ -311,7 +328,7 @@ async def _follow(
 
 
 class _Bar:
-    """A progress bar on stderr, or none: how far a read has come, by offsets."""
+    """Progress bar on stderr that compares the offset of a read with the end of its stream. Draws only if `shown`."""
 
     def __init__(self, *, shown: bool) -> None:
         self._progress = Progress(

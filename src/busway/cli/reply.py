@@ -1,4 +1,4 @@
-"""`busway reply`: serve a topic from the command line: echo, a fixed text, or the output of a command."""
+"""`busway reply`: serves a topic with an echo, a text, or the output of a command. Called by busway.cli.app."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,6 +15,7 @@ from busway.gateway.message_json import as_object
 from busway.message import Message
 
 Answer = Callable[[Message], Awaitable[bytes]]
+"""Computes the reply to a request."""
 
 
 @linked
@@ -46,7 +47,9 @@ def reply(
             metavar="CMD",
         ),
     ] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", help="Requests that are handled at a time.", min=1)] = 16,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", help="Number of requests handled at a time.", min=1)
+    ] = 16,
     scope: flags.Reach = "global",
     count: flags.Count = None,
     seconds: flags.For = None,
@@ -60,9 +63,9 @@ def reply(
     busway reply upper --exec "tr a-z A-Z"
     """
     if sum((echo, body is not None, command is not None)) != 1:
-        raise typer.BadParameter("give one of --echo, --body and --exec")
+        raise typer.BadParameter("the reply is missing or ambiguous: give one of --echo, --body and --exec")
     if ask is not None and not shared:
-        raise typer.BadParameter("--ask needs --shared: who serves alone is not asked")
+        raise typer.BadParameter("--ask needs --shared: the broker asks only shared services")
     commands = Command(command or "")
     asking = None if ask is None else _Ask(ask)
     answer = _echo if echo else _text(body) if body is not None else commands
@@ -88,13 +91,13 @@ def reply(
         if signals.interrupted:
             raise terminal.Ended(terminal.INTERRUPTED)
         if not work.done.is_set() and count is not None and not signals.first.is_set():
-            raise terminal.Ended(terminal.TIMEOUT, f"only {work.answered} of {count} requests came in time")
+            raise terminal.Ended(terminal.TIMEOUT, f"only {work.answered} of {count} requests arrived in time")
 
     terminal.run(answer_all)
 
 
 class _Work:
-    """Answers requests and knows when there were enough."""
+    """Answers requests and counts them. `done` is set when `count` requests were answered."""
 
     def __init__(self, answer: Answer, count: int | None, *, json: bool) -> None:
         self.done = asyncio.Event()
@@ -119,7 +122,7 @@ class _Work:
 
 
 async def _refusal(events: EventStream, topic: str) -> None:
-    """Raises what ended the service: the broker refused it after a reconnect, or there is no coming back."""
+    """Raise the error that ended the service: the broker refused it after a reconnect, or the bus was closed."""
     async for event in events:
         ended = event.kind == "closed" or (event.kind == "rejected" and event.topic == topic)
         if ended and event.error is not None:
@@ -127,7 +130,7 @@ async def _refusal(events: EventStream, topic: str) -> None:
 
 
 async def _first(seconds: float | None, *waits: Awaitable[object]) -> None:
-    """Until the first of these has happened or the time is up."""
+    """Wait until the first of `waits` has finished, or the time is up."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -148,7 +151,7 @@ def _text(text: str) -> Answer:
 
 
 class _Ask:
-    """Whether this service would take a request: yes if the command ends well."""
+    """The --ask callback: accepts a request if its shell command ends with exit status 0."""
 
     def __init__(self, command: str) -> None:
         self._run = Command(command)

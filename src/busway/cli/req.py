@@ -1,4 +1,4 @@
-"""`busway req`: ask the service of a topic and print its reply, or those of all who serve it."""
+"""`busway req`: sends a request and prints the reply of one or all services. Called by busway.cli.app."""
 
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ def req(
     body: flags.Body = None,
     file: flags.File = None,
     field: flags.Field = None,
-    everybody: Annotated[
+    every_service: Annotated[
         bool,
         typer.Option(
             "--all", "-a", help="Print the replies of all services of the topic as they arrive, with their names."
@@ -56,13 +56,13 @@ def req(
         if json:
             terminal.record(as_object(reply))
         else:
-            name = f"{reply.sender}: ".encode() if everybody and not raw else b""
+            name = f"{reply.sender}: ".encode() if every_service and not raw else b""
             terminal.data(reply.payload if raw else name + reply.payload.removesuffix(b"\n") + b"\n")
 
     async def ask() -> None:
         payload = await source.whole()
         async with link.connect(reconnect=False) as bus:
-            if everybody:
+            if every_service:
                 await gather(bus, payload)
             else:
                 show(await bus.request(topic, payload, **more))

@@ -1,4 +1,4 @@
-"""`busway post`, `pin`, `unpin` and `kept`: messages that wait for those who subscribe later."""
+"""`busway post`, `pin`, `unpin` and `kept`: publish, remove and list retained messages. Called by busway.cli.app."""
 
 import asyncio
 from typing import Annotated
@@ -21,7 +21,7 @@ def post(
     seconds: flags.For = None,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Publish a message that new subscribers get, too, as long as this command runs.
+    """Publish a message that new subscribers also get as long as this command runs.
 
     busway post proc/hdb up -f host=a1
     """
@@ -29,7 +29,7 @@ def post(
     source = Source(body, file, lines=False).checked()
     note = (lambda _text: None) if quiet else terminal.note
 
-    async def keep() -> None:
+    async def post_until_end() -> None:
         payload = await source.whole()
         with terminal.Signals() as signals:
             async with link.connect(reconnect=True) as bus:
@@ -39,11 +39,11 @@ def post(
                     async with asyncio.timeout(seconds):
                         await signals.first.wait()
                 except TimeoutError:
-                    pass  # as long as it was asked to last
+                    pass  # the time of --for is over
         if signals.interrupted:
             raise terminal.Ended(terminal.INTERRUPTED)
 
-    terminal.run(keep)
+    terminal.run(post_until_end)
 
 
 @linked
@@ -55,21 +55,22 @@ def pin(
     field: flags.Field = None,
     json: flags.Json = False,
 ) -> None:
-    """Publish a message that new subscribers get until it is unpinned; it replaces a pin with the same --name, topic and fields.
+    """Publish a message that new subscribers get until it is unpinned. It replaces a pin of the same --name, topic
+    and fields.
 
     busway pin config/hdb '{"threads": 4}' --name manager
     """
     fields = field_flags.fields(field)
     source = Source(body, file, lines=False).checked()
 
-    async def keep() -> None:
+    async def publish() -> None:
         payload = await source.whole()
         async with link.connect(reconnect=False) as bus:
             await bus.pin(topic, payload, fields=fields)
             if json:
                 terminal.record({"topic": topic, "pinned": True})
 
-    terminal.run(keep)
+    terminal.run(publish)
 
 
 @linked
@@ -82,12 +83,13 @@ def unpin(link: Link, topic: flags.Topic, field: flags.Field = None, json: flags
 
     async def remove() -> None:
         async with link.connect(reconnect=False) as bus:
-            there = await bus.unpin(topic, fields=fields)
+            removed = await bus.unpin(topic, fields=fields)
         if json:
-            terminal.record({"topic": topic, "removed": there})
-        if not there:
+            terminal.record({"topic": topic, "removed": removed})
+        if not removed:
             raise terminal.Ended(
-                terminal.ERROR, f"nothing is pinned there: see `busway kept {topic}` for name and fields"
+                terminal.ERROR,
+                f"no pin on {topic} has this --name and these fields: `busway kept {topic}` lists the pins",
             )
 
     terminal.run(remove)
@@ -113,14 +115,14 @@ def kept(
 
     async def show() -> None:
         async with link.connect(reconnect=False) as bus:
-            for one in await bus.kept(pattern, where=rules):
+            for message in await bus.kept(pattern, where=rules):
                 if json:
-                    terminal.record(as_object(one))
+                    terminal.record(as_object(message))
                     continue
-                fields = f" [{field_flags.shown(one.fields)}]" if one.fields else ""
-                sender = one.sender or one.id[:16]
-                line = f"{one.kind:<4} {one.topic}{fields} by {sender}: {values.readable(one.payload)}"
-                # One line for each, whatever somebody else has written into it.
+                fields = f" [{field_flags.shown(message.fields)}]" if message.fields else ""
+                sender = message.sender or message.id[:16]
+                line = f"{message.kind:<4} {message.topic}{fields} by {sender}: {values.readable(message.payload)}"
+                # Control characters of other clients must not break the line.
                 terminal.data(f"{values.one_line(line)}\n".encode("utf-8", "replace"))
 
     terminal.run(show)

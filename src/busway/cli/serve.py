@@ -1,4 +1,4 @@
-"""`busway serve`: run a bus until it is told to stop."""
+"""`busway serve`: runs a broker until a signal or --for ends it. Called by busway.cli.app."""
 
 import asyncio
 import dataclasses
@@ -13,7 +13,7 @@ import typer
 
 import busway
 from busway.broker.streams.stores.names import store_of
-from busway.cli.cluster_flags import KEY, place
+from busway.cli.cluster_flags import KEY, cluster_of
 from busway.cli.common import field_flags, flags, logs, terminal, values
 from busway.cluster.config import DEFAULT
 from busway.cluster.members.servers_file import FILE, listed
@@ -77,7 +77,7 @@ def serve(
         str | None, typer.Option("--cert", help="PEM file of the server's certificate.", metavar="FILE")
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="PEM file of the key of that certificate.", metavar="FILE")
+        str | None, typer.Option("--key", help="PEM file of the private key of the certificate.", metavar="FILE")
     ] = None,
     ca: Annotated[
         str | None,
@@ -94,7 +94,7 @@ def serve(
         str | None,
         typer.Option(
             "--data",
-            help="Folder for streams, channels, pins and the identity of the broker; without one they are lost when it stops.",
+            help="Folder for streams, channels, pins and the identity of the broker; without it they are lost when the broker stops.",
             metavar="FOLDER",
         ),
     ] = None,
@@ -130,7 +130,7 @@ def serve(
         str | None,
         typer.Option(
             "--servers-file",
-            help="File with such a list, used if --servers is not given.",
+            help="File with the list of servers, used if --servers is not given.",
             metavar="FILE",
             show_default=f"{FILE} in the data folder, if it is there",
             rich_help_panel=_CLUSTER,
@@ -151,7 +151,7 @@ def serve(
             "--cluster-ca",
             help="PEM file of the authority that signed the other nodes' certificates, for links to tls:// addresses.",
             metavar="FILE",
-            show_default="that of --ca, or else the system's",
+            show_default="the authority of --ca, or else the system's",
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
@@ -217,7 +217,7 @@ def serve(
         list[str] | None,
         typer.Option(
             "--http-cors",
-            help="Origin whose pages may call the HTTP port, * for all; repeatable.",
+            help="Origin whose pages may call the HTTP port; *: all origins; repeatable.",
             metavar="ORIGIN",
             rich_help_panel=_HTTP,
         ),
@@ -226,7 +226,7 @@ def serve(
         list[str] | None,
         typer.Option(
             "--http-host",
-            help="Name by which clients reach it, besides localhost and its address, * = any; repeatable.",
+            help="Host name that HTTP clients may use, besides localhost and the address; *: any name; repeatable.",
             metavar="NAME",
             rich_help_panel=_HTTP,
         ),
@@ -263,13 +263,14 @@ def serve(
         int | None, _number("subscriptions", "Largest number of subscriptions of a connection.")
     ] = None,
     expressions: Annotated[
-        int | None, _number("expressions", "Largest number of regular expressions among them.")
+        int | None,
+        _number("expressions", "Largest number of regular expressions in the subscriptions of a connection."),
     ] = None,
     topics: Annotated[
-        int | None, _number("topics", "Largest number of topics that a connection has numbers for.")
+        int | None, _number("topics", "Largest number of topics that a connection may abbreviate to numbers.")
     ] = None,
     senders: Annotated[
-        int | None, _number("senders", "Largest number of senders that a connection has numbers for.")
+        int | None, _number("senders", "Largest number of senders that a connection may abbreviate to numbers.")
     ] = None,
     pending: Annotated[
         int | None, _number("pending", "Largest number of requests and pushes in flight per connection.")
@@ -280,7 +281,7 @@ def serve(
         int | None,
         typer.Option(
             "--min-free-disk",
-            help="Space that stays free on the disk of the data folder: with less, durable publishes to streams on it are refused; 0: as long as there is any.",
+            help="Free space on the disk of the data folder below which the broker refuses durable publishes to its streams; 0: only when the disk is full.",
             parser=values.size,
             metavar="SIZE",
             show_default="2% of the disk, at most 256m",
@@ -326,27 +327,24 @@ def serve(
 ) -> None:
     """Run a broker. SIGTERM and Ctrl-C deliver waiting messages, then stop; a second one stops at once.
 
-    busway serve
-    busway serve --unix my_bus --tcp 127.0.0.1:8000
-    busway serve --data ./data -f region=eu
-    busway serve --tls 0.0.0.0:7421 --cert server.pem --key server.key --ca clients.pem
-    busway serve --tcp 0.0.0.0:7420 --insecure --cluster prod --cluster-key-file key --servers srv1:7420,srv2:7420
-    busway serve --tls 0.0.0.0:7421 --cert srv1.pem --key srv1.key --ca ours.pem --cluster-key-file key --servers tls://srv2:7421
-    busway serve --servers srv1:7420 --mirror-of srv1 --data ./data
-    busway serve --http 127.0.0.1:15555
+    busway serve busway serve --unix my_bus --tcp 127.0.0.1:8000 busway serve --data ./data -f region=eu busway serve
+    --tls 0.0.0.0:7421 --cert server.pem --key server.key --ca clients.pem busway serve --tcp 0.0.0.0:7420 --insecure
+    --cluster prod --cluster-key-file key --servers srv1:7420,srv2:7420 busway serve --tls 0.0.0.0:7421 --cert srv1.pem
+    --key srv1.key --ca ours.pem --cluster-key-file key --servers tls://srv2:7421 busway serve --servers srv1:7420
+    --mirror-of srv1 --data ./data busway serve --http 127.0.0.1:15555
     """
     given = locals()
     try:
         logs.begin(log_level, log_format, quiet=quiet)
-        addresses = [values.listen_address(kind, one) for kind in ("unix", "tcp", "tls") for one in given[kind] or ()]
-        secure = any(one.startswith("tls:") for one in addresses)
+        addresses = [values.listen_address(kind, text) for kind in ("unix", "tcp", "tls") for text in given[kind] or ()]
+        secure = any(address.startswith("tls:") for address in addresses)
         if secure and not (cert and key):
             raise typer.BadParameter("--tls needs --cert and --key")
         if not secure and (cert or key or ca):
             raise typer.BadParameter("--cert, --key and --ca are for TLS: give the address with --tls HOST:PORT")
-        names = {one.name for one in dataclasses.fields(Settings)} - {"servers"}  # that is the cluster's
-        limits = {one: given[one] for one in names if given.get(one) is not None}
-        member = place(
+        names = {option.name for option in dataclasses.fields(Settings)} - {"servers"}  # --servers is for the cluster
+        limits = {option: given[option] for option in names if given.get(option) is not None}
+        member = cluster_of(
             cluster,
             servers,
             servers_file,
@@ -367,7 +365,7 @@ def serve(
             stores=_stores(store),
             cluster=member,
             insecure=insecure,
-            http=_door(http, cors=http_cors, hosts=http_host, keys=http_keys, body=http_body),
+            http=_http(http, cors=http_cors, hosts=http_host, keys=http_keys, body=http_body),
         )
     except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
@@ -375,19 +373,19 @@ def serve(
 
 
 def _stores(given: list[str] | None) -> dict[str, str]:
-    """The URLs of databases by their names."""
+    """Return the database URLs of --store by name."""
     stores: dict[str, str] = {}
     for text in given or ():
         name, url = store_of(text)
         if name in stores:
-            raise ValueError(f"the store {name!r} is given twice")
+            raise ValueError(f"--store: the name {name!r} is given twice; give each database its own name")
         stores[name] = url
     return stores
 
 
-def _door(address: str | None, **given: Any) -> busway.Http | None:
-    """Where and how it speaks JSON, if it is to."""
-    chosen = {name: value for name, value in given.items() if value is not None}
+def _http(address: str | None, **settings: Any) -> busway.Http | None:
+    """Return the settings of the JSON door, or None without --http."""
+    chosen = {name: value for name, value in settings.items() if value is not None}
     if address is None:
         if chosen:
             raise ValueError(
@@ -411,32 +409,32 @@ async def _serve(
             await server.start()
         except OverflowError as error:
             raise terminal.Ended(terminal.USAGE, f"busway: a limit is too large: {error}") from None
-        # What is there by now stays. To look through all of it for garbage takes tens of milliseconds, in which nobody is served.
+        # These objects live until the broker ends. A collection that visits them would take tens of milliseconds.
         gc.collect()
         gc.freeze()
         try:
             if not quiet:
                 _announce(server, member, data)
             if json:
-                told: dict[str, Any] = {"addresses": server.addresses, "guid": server.guid, "name": server.name}
-                told["storage"] = "memory" if data is None else "disk"
+                record: dict[str, Any] = {"addresses": server.addresses, "guid": server.guid, "name": server.name}
+                record["storage"] = "memory" if data is None else "disk"
                 if server.http is not None:
-                    told["http"] = server.http
+                    record["http"] = server.http
                 if member is not None:
-                    addresses = [one.address for one in listed(member.servers)]
-                    told |= {"cluster": member.name, "servers": addresses, "mirror_of": member.mirror_of}
-                terminal.record(told)
+                    addresses = [entry.address for entry in listed(member.servers)]
+                    record |= {"cluster": member.name, "servers": addresses, "mirror_of": member.mirror_of}
+                terminal.record(record)
             await _until(signals.first, seconds)
             if not quiet:
-                terminal.note("delivering what waits; once more stops at once")
+                terminal.note("delivering waiting messages; a second Ctrl-C stops at once")
         finally:
             stopping = asyncio.ensure_future(server.stop())
-            hurry = asyncio.ensure_future(signals.second.wait())
-            await asyncio.wait({stopping, hurry}, return_when=asyncio.FIRST_COMPLETED)
-            hurry.cancel()
+            second_signal = asyncio.ensure_future(signals.second.wait())
+            await asyncio.wait({stopping, second_signal}, return_when=asyncio.FIRST_COMPLETED)
+            second_signal.cancel()
             if stopping.done():
                 stopping.result()
-            stopping.cancel()  # what is left of it ends with the loop, which cancels that too
+            stopping.cancel()  # the loop cancels the remaining tasks when it ends
     if signals.interrupted:
         raise terminal.Ended(terminal.INTERRUPTED)
 
@@ -450,18 +448,18 @@ async def _until(event: asyncio.Event, seconds: float | None) -> None:
 
 
 def _announce(server: busway.Server, member: busway.Cluster | None, data: str | None) -> None:
-    """A few lines: where it listens, how to publish, watch and look."""
+    """Print where the broker listens, and commands to watch, publish and look."""
     console = terminal.notes
     named = f" {server.name!r}" if server.name else ""
     console.print(f"[bold]busway {busway.__version__}[/] serves{named} on")
-    for one in server.bound:
-        console.print(f"  [cyan]{one}[/]")
+    for address in server.bound:
+        console.print(f"  [cyan]{address}[/]")
     if server.http is not None:
         console.print(f"  [cyan]{server.http}[/] [dim](JSON over HTTP and WebSocket)[/]")
     if member is not None:
         console.print(_membership(member), markup=False)
     if data is None:
-        console.print("[yellow]streams are in memory: they end with this process; --data DIR keeps them[/]")
+        console.print("[yellow]streams are in memory and end with this process; --data DIR stores them on disk[/]")
     else:
         console.print(f"streams are on disk, in {data}", markup=False, highlight=False)
     first = server.addresses[0]
@@ -476,16 +474,16 @@ def _announce(server: busway.Server, member: busway.Cluster | None, data: str | 
 
 
 def _membership(member: busway.Cluster) -> str:
-    """Its cluster, and what it was told of that."""
+    """Describe the node's cluster, as its flags set it."""
     count = len(listed(member.servers))
-    told = f"as a node of the cluster {member.name!r}, with {count} server{'s' * (count != 1)} in its list"
-    told += ", which also finds others on the local network" * bool(member.discover)
-    return told + (f", to be a mirror of {member.mirror_of!r}" if member.mirror_of is not None else "")
+    text = f"as a node of the cluster {member.name!r}, with {count} server{'s' * (count != 1)} in its list"
+    text += ", which also finds others on the local network" * bool(member.discover)
+    return text + (f", as the mirror of {member.mirror_of!r}" if member.mirror_of is not None else "")
 
 
 def _command() -> str:
-    """How this command can be called from here: in a virtual environment that isn't active, by its path."""
-    called = Path(sys.argv[0])
-    if shutil.which("busway") or called.name != "busway":
+    """Return the command that calls busway from this folder: its path if its virtual environment is not active."""
+    program = Path(sys.argv[0])
+    if shutil.which("busway") or program.name != "busway":
         return "busway"
-    return os.path.relpath(called)
+    return os.path.relpath(program)

@@ -1,4 +1,4 @@
-"""`busway stream list|info|create|update|remove`: what the broker stores, and for how long."""
+"""`busway stream list|info|create|update|remove`: manage streams. Called by busway.cli.app."""
 
 import sys
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from busway.cli.common.tables import ordered, pairs, rows
 from busway.common.durations import seconds
 from busway.streams import Safety, Store, StreamInfo
 
-_SAFETY = "What a durable publish waits for: the message is in memory, written, synced to the disk, or written here and by a mirror."
+_SAFETY = "What a durable publish waits for: the message is in memory, written, synced to the disk, or written by the broker and a mirror."
 _AGE = "Age at which messages are removed (12h, 7d); none: never."
 _BYTES = "Bytes above which the oldest messages are removed (64m, 2g); none: unlimited."
 _COUNT = "Number above which the oldest messages are removed (10k, 5m); none: unlimited."
-_UNTIL = "A channel whose messages are removed only after it acknowledged them (that of the archive is called archived); none: no such channel."
-_ONCE = "How long the broker recognizes messages that a publisher sends again."
+_UNTIL = "A channel: messages are removed only after it acknowledged them (the channel of the archive is archived); none: no channel."
+_ONCE = "How long the broker recognizes messages that a publisher resends."
 
 
 _FIRST = (
@@ -36,7 +36,7 @@ _FIRST = (
     "max_bytes",
     "max_count",
 )
-"""The figures of a stream that come first."""
+"""The figures of a stream that are shown first."""
 
 
 def _text(name: str, *, help: str, default: str | bool = False) -> Any:  # noqa: A002 - typer's own word
@@ -62,7 +62,7 @@ def stream_list(link: Link, json: flags.Json = False) -> None:
         else:
             terminal.out.print(rows("", [_whole(one) for one in found]))
         if found:
-            tell_unreached(found[0])
+            report_unreached(found[0])
 
     terminal.run(show)
 
@@ -89,7 +89,7 @@ def stream_info(
         if json:
             terminal.record(found | {"stored": held} if topics else found)
             return
-        tell_unreached(info)
+        report_unreached(info)
         channels, parts = found.pop("channels"), found.pop("parts")
         del found["unreached"]
         if len(parts) == 1:
@@ -113,14 +113,17 @@ def stream_create(
     topics: Annotated[
         list[str],
         typer.Argument(
-            help="Topics or patterns that it stores.", show_default=False, parser=values.pattern, metavar="PATTERN"
+            help="Topics or patterns that the stream stores.",
+            show_default=False,
+            parser=values.pattern,
+            metavar="PATTERN",
         ),
     ],
     store: Annotated[
         Store | None,
         typer.Option(
             "--store",
-            help="memory, disk, db (a SQLite file), or a database by the name that the operator has given it "
+            help="memory, disk, db (a SQLite file), or the name of a database "
             "(busway serve --store); default: disk if the broker has a data folder, else memory.",
             metavar="NAME",
         ),
@@ -142,7 +145,7 @@ def stream_create(
     async def create() -> None:
         async with link.connect(reconnect=False) as bus:
             made = await bus.create_stream(stream, topics, store=store, safety=safety, **limits)
-            _tell(await made.info(), json=json)
+            _print(await made.info(), json=json)
 
     terminal.run(create)
 
@@ -155,7 +158,7 @@ def stream_update(
         list[str] | None,
         typer.Option(
             "--topic",
-            help="A topic or pattern that it stores from now on, instead of the former ones; repeatable.",
+            help="A topic or pattern that the stream stores from now on, instead of the former ones; repeatable.",
             parser=values.pattern,
             metavar="PATTERN",
         ),
@@ -183,7 +186,7 @@ def stream_update(
     async def update() -> None:
         async with link.connect(reconnect=False) as bus:
             changed = await bus.update_stream(stream, **changes)
-            _tell(await changed.info(), json=json)
+            _print(await changed.info(), json=json)
 
     terminal.run(update)
 
@@ -207,22 +210,22 @@ def stream_remove(
 
     async def remove() -> None:
         async with link.connect(reconnect=False) as bus:
-            gone = await bus.remove_stream(stream)
+            removed = await bus.remove_stream(stream)
         if json:
-            terminal.record({"name": stream, "removed": gone.count})
+            terminal.record({"name": stream, "removed": removed.count})
 
     if not yes:
         terminal.run(look)
-        _ask(found[0])
+        _confirm(found[0])
     terminal.run(remove)
 
 
-def _ask(info: StreamInfo) -> None:
-    what = f"{info.count:,} messages, {values.shown_size(info.bytes)} bytes"
+def _confirm(info: StreamInfo) -> None:
+    size = f"{info.count:,} messages, {values.shown_size(info.bytes)} bytes"
     if not sys.stdin.isatty():
-        terminal.note(f"busway: stream {info.name!r} holds {what}: to remove it without being asked, give --yes")
+        terminal.note(f"busway: stream {info.name!r} holds {size}: give --yes to remove it without a question")
         raise typer.Exit(terminal.USAGE)
-    print(f"Remove the stream {info.name!r} with {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"Remove the stream {info.name!r} with {size}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise typer.Exit(terminal.ERROR)
 
@@ -230,7 +233,7 @@ def _ask(info: StreamInfo) -> None:
 def _limits(
     max_age: str | None, max_bytes: str | None, max_count: str | None, once: str | None, retain_until: str | None
 ) -> dict[str, Any]:
-    """The limits that are given; `none` removes a limit."""
+    """Return the limits that are given as flags; `none` removes a limit."""
     readers: dict[str, Callable[[str], Any]] = {"max_bytes": values.size, "max_count": values.count}
     readers |= {name: partial(seconds, f"--{name.replace('_', '-')}") for name in ("max_age", "once")}
     readers["retain_until"] = values.channel_name
@@ -252,19 +255,21 @@ def _object(info: StreamInfo) -> dict[str, Any]:
     return made | {"count": info.count, "total": info.total, "total_bytes": info.total_bytes}
 
 
-def _tell(info: StreamInfo, *, json: bool) -> None:
+def _print(info: StreamInfo, *, json: bool) -> None:
     if json:
         terminal.record(_object(info))
 
 
-def tell_unreached(info: StreamInfo) -> None:
-    """What is stored at nodes that could not be asked is not shown."""
+def report_unreached(info: StreamInfo) -> None:
+    """Report nodes that could not be reached, so that their figures are missing."""
     if info.unreached:
-        terminal.note(f"busway: not reached, so not in these figures: {', '.join(info.unreached)}")
+        terminal.note(
+            f"busway: the figures of {', '.join(info.unreached)} are missing: these nodes can't be reached now"
+        )
 
 
 def _whole(info: StreamInfo) -> dict[str, Any]:
-    """A row about all nodes; offsets are those of one."""
+    """Return a row with the totals of all nodes. Offsets are shown only if there is one node."""
     shown = row(_object(info)) | {"nodes": ""}
     if len(info.parts) > 1:
         shown |= {"messages": info.total, "bytes": values.shown_size(info.total_bytes), "first": "", "next": ""}
@@ -291,7 +296,7 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def row(figures: dict[str, Any]) -> dict[str, Any]:
-    """What a list of streams has room for."""
+    """Return a row of a list of streams."""
     return {
         "stream": figures["name"],
         "topics": " ".join(figures["topics"]) or "all others",

@@ -1,4 +1,4 @@
-"""`busway sub`: print what is published on topics, until interrupted, counted out or timed out."""
+"""`busway sub`: prints the messages of topics until a signal, --count or --for ends it. Called by busway.cli.app."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ def sub(
         str | None,
         typer.Option(
             "--since",
-            help="Print stored messages first: all, a length of time back (1h), from a time on (2026-01-31T12:00), or from a position on.",
+            help="Print stored messages first: all, from a duration back (1h), from a time (2026-01-31T12:00), or from a position.",
             metavar="PLACE",
             show_default=False,
         ),
@@ -82,16 +82,16 @@ def sub(
         raise typer.BadParameter("--raw, --json and --format exclude each other")
     if group and since is not None:
         raise typer.BadParameter(
-            "--since and --group exclude each other: a channel shares stored messages (busway take)"
+            "--since and --group exclude each other: to share stored messages use a channel (busway take)"
         )
     render = flags.checked(lambda: renderer(raw=raw, json=json, format=format))
     rules = field_flags.rules(where)
     begin = flags.checked(lambda: None if since is None else values.since(since))
     note = (lambda _text: None) if quiet else terminal.note
-    advice.tell(note, *patterns)
+    advice.print_hints(note, *patterns)
     printer = Printer(render, count, note)
-    # A command that only looks must not slow publishers down. With --since it falls behind in the streams instead of missing
-    # messages; without patience, publishers of messages that are not stored do not wait for it.
+    # An observer must not slow publishers down. With --since it falls behind in the streams and misses nothing.
+    # Without patience, publishers of messages that are not stored do not wait for it.
     observes = policy is None and not group
 
     async def print_all() -> None:
@@ -100,7 +100,7 @@ def sub(
             async with contextlib.AsyncExitStack() as stack:
                 bus = await stack.enter_async_context(link.connect(reconnect=True))
                 for pattern in patterns:
-                    one = bus.subscribe(
+                    subscription = bus.subscribe(
                         pattern,
                         where=rules,
                         since=begin,
@@ -113,25 +113,25 @@ def sub(
                         echo=not no_echo,
                         scope=scope,
                     )
-                    subscriptions.append(await stack.enter_async_context(one))
+                    subscriptions.append(await stack.enter_async_context(subscription))
                 note(f"subscribed to {' '.join(patterns)} at {bus.url}; Ctrl-C ends")
                 try:
                     async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
                         reading = [
-                            tasks.create_task(read(one, printer, [] if group else patterns[:place]))
-                            for place, one in enumerate(subscriptions)
+                            tasks.create_task(read(subscription, printer, [] if group else patterns[:index]))
+                            for index, subscription in enumerate(subscriptions)
                         ]
                         await printer.done.wait()
                         for task in reading:
                             task.cancel()
                 except TimeoutError:
                     if count is not None:
-                        text = f"only {printer.printed} of {count} messages came in time"
+                        text = f"only {printer.printed} of {count} messages arrived in time"
                         raise terminal.Ended(terminal.TIMEOUT, text) from None
         finally:
-            # Only now: what the broker says of dropped messages may stand behind those that nobody reads any more.
-            printer.tell_missed(sum(one.missed for one in subscriptions))
-            if (lost := sum(one.lost for one in subscriptions)) > 0:
+            # Not earlier: the broker's report of dropped messages may stand behind messages that are still unread.
+            printer.report_missed(sum(subscription.missed for subscription in subscriptions))
+            if (lost := sum(subscription.lost for subscription in subscriptions)) > 0:
                 note(f"{lost} stored messages were removed before they were read")
 
     logs.without_missed()

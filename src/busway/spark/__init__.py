@@ -1,7 +1,7 @@
-"""Busway in Spark: a source and a sink by the name `busway`, and the jobs of the lake.
+"""Busway for Spark: the data source and sink `busway`, and the jobs of the lake. Needs the extra `busway[spark]`.
 
-Spark finds the source by itself, through the module `pyspark_busway`; nothing has to be registered. Needs `busway[spark]`. The jobs
-are imported when they are first asked for, so that the workers of Spark load no more than they need.
+Spark finds the source through the module `pyspark_busway`, without registration. The jobs are imported on first use, so
+that Spark's workers load only the modules that they need.
 """
 
 from importlib import import_module
@@ -49,7 +49,7 @@ _WHERE: Final = {
     "sql": "table",
     "stats_report": "stats",
 }
-"""The module of the lake that has a name, unless they have the same name."""
+"""The module of busway.spark.lake that defines a name, unless module and name are the same."""
 
 
 def __getattr__(name: str) -> Any:

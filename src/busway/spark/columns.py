@@ -1,6 +1,6 @@
-"""Columns for Spark: turns Arrow batches of the engine into exactly what Spark asks for.
+"""Columns for Spark: converts Arrow batches of the engine to the types of Spark. Called by the source.
 
-Spark takes no dictionaries, no unsigned numbers and no nanoseconds, and fields are a map of texts to it.
+Spark accepts no dictionaries, no unsigned numbers and no nanoseconds. Message fields become a map of texts.
 """
 
 import json
@@ -44,38 +44,39 @@ SPARK: Final = {
 
 
 def ddl(columns: Sequence[str]) -> str:
-    """The schema of these columns, as Spark writes it."""
+    """Return the schema of these columns in Spark's DDL."""
     return ", ".join(f"`{name}` {SPARK[name]}" for name in columns)
 
 
 def chosen(schema: Any) -> tuple[str, ...]:
-    """The columns of a schema that the user gave. Raises OptionError."""
-    for one in schema.fields:
-        known = SPARK.get(one.name)
+    """Return the column names of a schema that the user gave. Raises OptionError."""
+    for field in schema.fields:
+        known = SPARK.get(field.name)
         if known is None:
-            raise OptionError(f"there is no column {one.name!r}; there are {', '.join(COLUMNS)}")
-        if one.dataType.simpleString() != known:
+            raise OptionError(f"there is no column {field.name!r}; choose among {', '.join(COLUMNS)}")
+        if field.dataType.simpleString() != known:
             raise OptionError(
-                f"the column {one.name!r} is {known}, not {one.dataType.simpleString()}; cast it afterwards"
+                f"the column {field.name!r} is {known}, not {field.dataType.simpleString()}; cast it afterwards"
             )
-    return tuple(one.name for one in schema.fields)
+    return tuple(field.name for field in schema.fields)
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of these columns."""
     return pa.schema([(name, ARROW[name]) for name in columns])
 
 
 def conform(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """A batch of the engine's columns as Spark wants it."""
+    """Convert a batch of the engine to the columns and types of Spark."""
     arrays = [_as_spark(name, batch.column(name)) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
 def covered(topics: Any, known: Sequence[Selection]) -> Any:
-    """In which rows of a column of topics one of these matches; each topic is looked at once."""
-    several = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
-    found = [any(one.covers(topic) for one in known) for topic in several.dictionary.to_pylist()]
-    return pa.array(found, pa.bool_()).take(several.indices)
+    """Return a mask of the rows whose topic matches one of the selections. Each distinct topic is matched once."""
+    encoded = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
+    found = [any(selection.covers(topic) for selection in known) for topic in encoded.dictionary.to_pylist()]
+    return pa.array(found, pa.bool_()).take(encoded.indices)
 
 
 def _as_spark(name: str, array: Any) -> Any:
@@ -87,30 +88,28 @@ def _as_spark(name: str, array: Any) -> Any:
     if array.type == wanted:
         return array
     if pa.types.is_timestamp(array.type):
-        return pc.cast(array, wanted, safe=False)  # what is finer than a microsecond goes
+        return pc.cast(array, wanted, safe=False)  # drops digits below a microsecond
     return array.cast(wanted)
 
 
 def _maps(packed: Any) -> Any:
-    """Fields as maps of texts; messages often have the same, so each is read once."""
-    if not packed.buffers()[2].size:  # often there are none
-        nothing, ends = pa.array([], pa.string()), pa.py_buffer(bytes(4 * (len(packed) + 1)))
-        return pa.MapArray.from_arrays(
-            pa.Array.from_buffers(pa.int32(), len(packed) + 1, [None, ends]), nothing, nothing
-        )
-    several = packed.dictionary_encode()
+    """Convert packed fields to maps of texts. Each distinct value is decoded once, because messages share fields."""
+    if not packed.buffers()[2].size:  # no message has fields
+        empty, ends = pa.array([], pa.string()), pa.py_buffer(bytes(4 * (len(packed) + 1)))
+        return pa.MapArray.from_arrays(pa.Array.from_buffers(pa.int32(), len(packed) + 1, [None, ends]), empty, empty)
+    encoded = packed.dictionary_encode()
     ends, keys, values = [0], list[str](), list[str]()
-    for one in several.dictionary.to_pylist():
-        for key, value in (msgspec.msgpack.decode(one) if one else {}).items():
+    for fields in encoded.dictionary.to_pylist():
+        for key, value in (msgspec.msgpack.decode(fields) if fields else {}).items():
             keys.append(key)
             values.append(value if isinstance(value, str) else _text(value))
         ends.append(len(keys))
     unique = pa.MapArray.from_arrays(
         pa.array(ends, pa.int32()), pa.array(keys, pa.string()), pa.array(values, pa.string())
     )
-    return unique.take(several.indices)
+    return unique.take(encoded.indices)
 
 
 def _text(value: Any) -> str:
-    """A value that is no text: JSON, and bytes as hexadecimal digits."""
+    """Return a value as JSON, with bytes as hexadecimal digits."""
     return json.dumps(value, default=lambda other: other.hex() if isinstance(other, bytes) else str(other))

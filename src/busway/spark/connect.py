@@ -1,4 +1,7 @@
-"""A connection of Spark to a bus: a broker that is being started again is waited for, as long as the option timeout says."""
+"""Connections of Spark to a bus: retries for the time of the option timeout while a broker restarts.
+
+The endpoints and the sink call it.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +17,7 @@ from busway.sync.bus import Bus
 PAUSE: Final = 0.2
 """Seconds between attempts."""
 _REFUSED: Final = {Code.SESSION_TAKEN, Code.SESSION_SECRET, Code.UNAUTHORIZED, Code.FORBIDDEN, Code.VERSION}
-"""A broker that says this is there, and will say it again."""
+"""Codes that a retry does not change, because the broker has rejected the client."""
 
 T = TypeVar("T")
 
@@ -27,7 +30,7 @@ def connected(
     identity: Identity | None = None,
     reconnect: Sequence[float] | None = RECONNECT,
 ) -> Bus:
-    """A client of the bus. Raises ConnectFailed."""
+    """Return a connected client of the bus. Raises ConnectFailed."""
     files = options.tls
     tls = TLS(cert=files.get("cert"), key=files.get("key"), ca=files.get("ca")) if files else None
     until = time.monotonic() + options.timeout
@@ -41,8 +44,8 @@ def connected(
         time.sleep(PAUSE)
 
 
-def patiently(url: str, timeout: float, work: Callable[[], T]) -> T:
-    """Do this with a client that comes back by itself: while its connection is gone, again and again. Raises ConnectionError."""
+def retry_disconnected(url: str, timeout: float, work: Callable[[], T]) -> T:
+    """Call `work`, and retry it until the client has reconnected. Raises ConnectionError after `timeout`."""
     until = time.monotonic() + timeout
     while True:
         try:
@@ -50,6 +53,6 @@ def patiently(url: str, timeout: float, work: Callable[[], T]) -> T:
         except Disconnected as error:
             if time.monotonic() + PAUSE > until:
                 raise ConnectionError(
-                    f"{url}: the connection was lost and did not come back within {timeout:g} s (option timeout)"
+                    f"{url}: the connection was lost and not restored within {timeout:g} s; raise the option timeout"
                 ) from error
         time.sleep(PAUSE)

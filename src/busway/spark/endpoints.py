@@ -1,4 +1,4 @@
-"""Where messages are read from: running brokers, or data folders. Both answer the same questions."""
+"""Endpoints of a read: running brokers or data folders, with one interface. The source and the lake use them."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from busway.arrow import plain_batch
 from busway.errors import BusError, Disconnected
 from busway.positions import moment
 from busway.spark.columns import covered
-from busway.spark.connect import connected, patiently
+from busway.spark.connect import connected, retry_disconnected
 from busway.spark.options import Options
 from busway.spark.ranges import Available, Range
 from busway.sync.stream import Stream as SyncStream
@@ -24,41 +24,45 @@ from busway.sync.stream import Stream as SyncStream
 log = logging.getLogger("busway.spark")
 
 _BLOCK: Final = 1 << 20
-"""Bytes that are read at a time: some thousand rows, with which Spark is fastest."""
+"""Bytes that are read at a time: a few thousand rows, with which Spark is fastest."""
 
 
 class DataLoss(RuntimeError):  # noqa: N818 - as Spark calls it
-    """Messages that were to be read are gone."""
+    """Messages of the requested range are lost."""
 
 
-Tell: TypeAlias = Callable[[str], None]
-"""Is told of messages that are gone, and raises if the reading is to end there."""
+ReportLoss: TypeAlias = Callable[[str], None]
+"""Called with a text about lost messages. It raises to end the read, or returns to continue."""
 
 
 class Endpoint(Protocol):
-    """One broker, or its folder."""
+    """One broker, or the data folder of a broker."""
 
     broker: str
+    """The guid of the broker."""
     name: str
-    """How the user called it."""
+    """The url or path that the user gave."""
 
-    def held(self) -> list[Available]:
-        """What its streams hold now."""
+    def available(self) -> list[Available]:
+        """Return the offsets that its streams have now."""
 
     def find_time(self, stream: str, time: datetime) -> int:
-        """Offset of the first message that was stored then or later."""
+        """Return the offset of the first message that was stored at this time or later."""
 
-    def batches(self, part: Range, pattern: str, columns: Sequence[str], tell: Tell) -> Iterator[pa.RecordBatch]:
-        """The messages of a range that match, as the engine's columns; those that are gone are told and skipped."""
+    def batches(
+        self, part: Range, pattern: str, columns: Sequence[str], report_loss: ReportLoss
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the matching messages of a range as columns of the engine. Lost messages are reported and skipped."""
 
     def follow(self, channel: str, stream: str, offset: int) -> None:
-        """Let a channel stand at this offset, so that everybody sees how far the reading has come."""
+        """Move a channel to this offset, so that it shows the progress of the read."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connection or the files."""
 
 
 class Folder:
-    """A data folder, whether a broker is at work in it or not."""
+    """The endpoint of a data folder. A broker may run in the folder."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -66,21 +70,23 @@ class Folder:
         self.broker = log_reader.owner(self._path)
         self._logs: dict[str, Log] = {}
 
-    def held(self) -> list[Available]:
+    def available(self) -> list[Available]:
         self._logs = {stream: log_reader.view(self._path, stream) for stream in log_reader.streams(self._path)}
         return [Available(self.broker, stream, log.first, log.safe, log.usage[0]) for stream, log in self._logs.items()]
 
     def find_time(self, stream: str, time: datetime) -> int:
         return self._log(stream).find_time(moment("time", time))
 
-    def batches(self, part: Range, pattern: str, columns: Sequence[str], tell: Tell) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, part: Range, pattern: str, columns: Sequence[str], report_loss: ReportLoss
+    ) -> Iterator[pa.RecordBatch]:
         log = self._log(part.stream, part.end)
         selection = None if pattern == "**" else Selection(pattern, b"")
         same = {"broker": part.broker, "stream": part.stream}
         at = part.begin
         while at < part.end:
-            if at < log.first:  # skip() would pass over what is gone
-                tell(gone(part, at, min(log.first, part.end)))
+            if at < log.first:  # skip() would not report lost messages
+                report_loss(lost_text(part, at, min(log.first, part.end)))
                 at = log.first
                 continue
             begin = at if selection is None else max(at, log.skip(at, selection))
@@ -88,22 +94,22 @@ class Folder:
                 return
             first, following, made = plain_batch(log, begin, part.end, _BLOCK, columns, selection=selection, same=same)
             if first > begin:
-                tell(gone(part, begin, min(first, part.end)))
+                report_loss(lost_text(part, begin, min(first, part.end)))
             if following <= begin:
-                tell(gone(part, begin, part.end))
+                report_loss(lost_text(part, begin, part.end))
                 return
             if made.num_rows:
                 yield made
             at = following
 
     def follow(self, channel: str, stream: str, offset: int) -> None:
-        raise NotImplementedError("a folder has no channels; options.reading() refuses it")
+        raise NotImplementedError("a folder has no channels; options.read_options() rejects the option channel")
 
     def close(self) -> None:
         self._logs.clear()
 
     def _log(self, stream: str, end: int = 0) -> Log:
-        """A look at a stream that is new enough to have this offset."""
+        """Return a view of a stream that reaches at least to `end`."""
         log = self._logs.get(stream)
         if log is None or log.safe < end:
             log = self._logs[stream] = log_reader.view(self._path, stream)
@@ -111,26 +117,28 @@ class Folder:
 
 
 class Broker:
-    """A running broker."""
+    """The endpoint of a running broker."""
 
     def __init__(self, url: str, options: Options) -> None:
         self.name = url
         self._timeout = options.timeout
         self._bus = connected(url, options, name="spark")
         try:
-            self.broker = self.held()[0].broker
+            self.broker = self.available()[0].broker
         except BaseException:
             self._bus.close()
             raise
 
-    def held(self) -> list[Available]:
-        streams = patiently(self.name, self._timeout, self._bus.streams)
+    def available(self) -> list[Available]:
+        streams = retry_disconnected(self.name, self._timeout, self._bus.streams)
         return [Available(one.broker, one.name, one.first, one.next, one.bytes) for one in streams]
 
     def find_time(self, stream: str, time: datetime) -> int:
-        return patiently(self.name, self._timeout, lambda: self._bus.stream(stream).locate(time))
+        return retry_disconnected(self.name, self._timeout, lambda: self._bus.stream(stream).locate(time))
 
-    def batches(self, part: Range, pattern: str, columns: Sequence[str], tell: Tell) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, part: Range, pattern: str, columns: Sequence[str], report_loss: ReportLoss
+    ) -> Iterator[pa.RecordBatch]:
         asked = columns if "offset" in columns else (*columns, "offset")
         at, lost, done = part.begin, 0, False
         while not done:
@@ -143,17 +151,17 @@ class Broker:
                 done = True
             except Disconnected:
                 log.warning(
-                    "%s: the connection was lost; reading goes on from offset %d when it is back", self.name, at
+                    "%s: the connection was lost; reading resumes from offset %d after the reconnect", self.name, at
                 )
             lost += stream.lost
         if lost:
-            tell(_gone(part, lost, f"of the offsets {part.begin} to {part.end - 1}"))
+            report_loss(_loss(part, lost, f"of the offsets {part.begin} to {part.end - 1}"))
         if (end := max(self._stream(part.stream).info().next, part.begin)) < part.end:
-            tell(gone(part, end, part.end))
+            report_loss(lost_text(part, end, part.end))
 
     def _stream(self, name: str) -> SyncStream:
-        """A stream, as soon as there is a connection."""
-        return patiently(self.name, self._timeout, lambda: self._bus.stream(name))
+        """Return a stream. Waits for the connection."""
+        return retry_disconnected(self.name, self._timeout, lambda: self._bus.stream(name))
 
     def follow(self, channel: str, stream: str, offset: int) -> None:
         if all(one["name"] != channel for one in self._bus.stream(stream).info().channels):
@@ -165,9 +173,9 @@ class Broker:
 
 
 class Endpoints:
-    """All places of a read, or only one, by the guids of their brokers.
+    """All endpoints of a read, or only the endpoint named `only`, by the guids of their brokers.
 
-    Made where it is used: connections can't be sent to another process.
+    Each process makes its own, because connections can't be sent to another process.
     """
 
     def __init__(self, options: Options, only: str = "") -> None:
@@ -175,7 +183,7 @@ class Endpoints:
         with ExitStack() as opened:
             for name in [only] if only else (*options.paths, *options.urls):
                 place = Folder(name) if options.paths else _connected(name, options)
-                if place.broker in self._all:  # another address of a broker that answers already
+                if place.broker in self._all:  # another address of a broker that is connected already
                     place.close()
                     continue
                 opened.callback(place.close)
@@ -193,7 +201,7 @@ class Endpoints:
 
     @property
     def names(self) -> dict[str, str]:
-        """What the user called each broker."""
+        """The url or path that the user gave for each broker."""
         return {broker: place.name for broker, place in self._all.items()}
 
     def __getitem__(self, broker: str) -> Endpoint:
@@ -202,29 +210,30 @@ class Endpoints:
     def __contains__(self, broker: object) -> bool:
         return broker in self._all
 
-    def held(self, streams: Sequence[str] = ()) -> list[Available]:
-        """What these streams hold now; none: all. Raises ValueError for one that no place has."""
-        there = [one for place in self._all.values() for one in place.held()]
+    def available(self, streams: Sequence[str] = ()) -> list[Available]:
+        """Return the offsets that these streams have now; empty: all streams. Raises ValueError for unknown names."""
+        there = [one for place in self._all.values() for one in place.available()]
         known = {one.stream for one in there}
         for name in streams:
             if name not in known:
-                places = ", ".join(self.names.values())
-                raise ValueError(f"{places} has no stream {name!r}; there are {', '.join(sorted(known)) or 'none'}")
+                endpoints = ", ".join(self.names.values())
+                streams_there = ", ".join(sorted(known)) or "none"
+                raise ValueError(f"{endpoints} has no stream {name!r}; its streams are: {streams_there}")
         return [one for one in there if not streams or one.stream in streams]
 
     def read(
         self, part: Range, patterns: Sequence[str], columns: Sequence[str], *, fail: bool
     ) -> Iterator[pa.RecordBatch]:
-        """The messages of a range that match one of the patterns, as the engine's columns.
+        """Yield the messages of a range that match one of the patterns, as columns of the engine.
 
-        If some are gone it raises DataLoss; or, unless it is to fail, says so in the log and goes on behind them.
+        Lost messages raise DataLoss; if `fail` is false, they are logged and skipped.
         """
         place = self._all.get(part.broker)
         if place is None:
             known = ", ".join(f"{name} is {guid}" for guid, name in self.names.items())
-            raise DataLoss(f"the broker {part.broker} is not there any more: {known}")
+            raise DataLoss(f"the broker {part.broker} can't be found any more ({known}): give its url or path")
 
-        def tell(text: str) -> None:
+        def report_loss(text: str) -> None:
             if fail:
                 raise DataLoss(text)
             log.warning("%s", text)
@@ -232,7 +241,7 @@ class Endpoints:
         for number, pattern in enumerate(patterns):
             before = patterns[:number]
             asked = columns if not before or "topic" in columns else (*columns, "topic")
-            for batch in place.batches(part, pattern, asked, tell):
+            for batch in place.batches(part, pattern, asked, report_loss):
                 left = _without(batch, before) if before else batch
                 if left.num_rows:
                     yield left.select(list(columns)) if left.num_columns > len(columns) else left
@@ -246,18 +255,18 @@ def _connected(url: str, options: Options) -> Broker:
 
 
 def _without(batch: pa.RecordBatch, patterns: Sequence[str]) -> pa.RecordBatch:
-    """The rows whose topics none of these patterns matches, as those were read already."""
+    """Return the rows whose topics match none of these patterns. Matching rows were read before."""
     known = [Selection(one, b"") for one in patterns]
     return batch.filter(pc.invert(covered(batch.column("topic"), known)))
 
 
-def gone(part: Range, begin: int, end: int) -> str:
-    """That these are gone, and what to do."""
-    return _gone(part, end - begin, f"the offsets {begin} to {end - 1}")
+def lost_text(part: Range, begin: int, end: int) -> str:
+    """Describe lost offsets, and how to read the rest."""
+    return _loss(part, end - begin, f"the offsets {begin} to {end - 1}")
 
 
-def _gone(part: Range, count: int, which: str) -> str:
+def _loss(part: Range, count: int, which: str) -> str:
     return (
-        f"{count} messages of the stream {part.stream!r} of the broker {part.broker} are gone: {which}. The stream's limits removed them, "
-        "or they are damaged. With the option failOnDataLoss false the rest is read"
+        f"{count} messages of the stream {part.stream!r} of the broker {part.broker} are lost: {which}. The limits of the "
+        "stream removed them, or they are damaged. With the option failOnDataLoss false the rest is read"
     )

@@ -1,4 +1,7 @@
-"""What went wrong in Spark, in one line: our own error out of the traceback of a worker, or Spark's sentence without its plans and stacks."""
+"""Errors of Spark: explains them in one line, by Busway's own error from a worker or by Spark's first sentence.
+
+The command line and the pipelines call explain().
+"""
 
 import re
 from typing import Final, NamedTuple
@@ -17,30 +20,31 @@ _CALLED: Final = re.compile(r"^An error occurred while calling .*?\n: ", re.DOTA
 _TASK: Final = re.compile(r"^Job aborted due to stage failure: .*?\(TID \d+\) \([^)]*\): ", re.DOTALL)
 _CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+\w*(?:Exception|Error)(?:: |\n)")
 _CAUSE: Final = re.compile(r"(?:^|\nCaused by: )(?:[a-z]\w*\.)+[\w$]*(?:Exception|Error): ([^\n]+)")
-_UNSAID: Final = {"Exception", "RuntimeError", "ValueError", "OptionError", "DataLoss"}
-"""Kinds of errors that say nothing more than their text."""
+_PLAIN_KINDS: Final = {"Exception", "RuntimeError", "ValueError", "OptionError", "DataLoss"}
+"""Classes of errors whose name adds nothing to their text."""
 
 
 class Failure(NamedTuple):
-    """What to tell of an error."""
+    """The explanation of an error."""
 
     text: str
     condition: str = ""
-    """Spark's name of it, such as PARSE_SYNTAX_ERROR."""
+    """Spark's name of the error, such as PARSE_SYNTAX_ERROR."""
     line: int = 0
-    """In the text of the query; 0 if it isn't known."""
+    """The line in the text of the query; 0 if it is unknown."""
     column: int = 0
+    """The column in that line, from 1."""
     own: errors.BusError | None = None
-    """The error of Busway's that was raised in a worker."""
+    """The error of Busway, if a worker or the driver raised one."""
 
     @property
-    def told(self) -> str:
-        """With its place in the text."""
+    def message(self) -> str:
+        """The text with line and column, if they are known."""
         return f"{self.text} (line {self.line}, column {self.column})" if self.line else self.text
 
 
 def explain(error: BaseException) -> Failure:
-    """What there is to tell of an error that came through Spark."""
+    """Return the explanation of an error that came through Spark."""
     if isinstance(error, errors.BusError):
         return Failure(str(error), own=error)
     whole = _STREAM.sub("", _CALLED.sub("", str(error).strip()))
@@ -54,26 +58,26 @@ def explain(error: BaseException) -> Failure:
     at = _PLACE.search(whole)
     whole = _cause(whole)
     condition = condition or _found(_CONDITION, whole)
-    # One counts columns from nought, the other from one.
+    # Spark counts `pos` from 0 and `position` from 1.
     line, column = (int(at[1]), int(at[3]) + (at[2] == "pos")) if at else (0, 0)
     return Failure(_shortened(whole) or type(error).__name__, condition, line, column)
 
 
 def _raised(traceback: str, condition: str) -> Failure:
-    """The error at the end of a traceback: the first lines that aren't indented."""
+    """Explain the error at the end of a traceback: its first lines without indentation."""
     lines = traceback.splitlines(keepends=True)
-    begin = next((place for place, line in enumerate(lines) if line.strip() and not line[0].isspace()), len(lines))
+    begin = next((index for index, text in enumerate(lines) if text.strip() and not text[0].isspace()), len(lines))
     rest = "".join(lines[begin:])
     end = _AFTER.search(rest)
-    said = _STATE.sub("", rest[: end.start()] if end else rest).strip()
-    found = _RAISED.match(said)
+    line = _STATE.sub("", rest[: end.start()] if end else rest).strip()
+    found = _RAISED.match(line)
     if found is None:
-        return Failure(_one_line(said), condition)
+        return Failure(_one_line(line), condition)
     text = _one_line(found["text"] or "")
     own = _own(found["where"], found["kind"], text)
-    if own is not None or found["where"].startswith("busway.") or (found["kind"] in _UNSAID and text):
+    if own is not None or found["where"].startswith("busway.") or (found["kind"] in _PLAIN_KINDS and text):
         return Failure(text or found["kind"], condition, own=own)
-    return Failure(_one_line(said.removeprefix(found["where"])), condition)
+    return Failure(_one_line(line.removeprefix(found["where"])), condition)
 
 
 def _own(where: str, kind: str, text: str) -> errors.BusError | None:
@@ -86,9 +90,9 @@ def _own(where: str, kind: str, text: str) -> errors.BusError | None:
 
 
 def _cause(whole: str) -> str:
-    """Of an error with causes the first that has one of Spark's names, else the last: those before only say where it passed."""
+    """Return the first cause that has a condition of Spark, else the last cause: the others only name callers."""
     causes = _CAUSE.findall(whole)
-    named = next((one for one in causes if _CONDITION.match(one)), None)
+    named = next((cause for cause in causes if _CONDITION.match(cause)), None)
     if named is not None and not _CONDITION.match(whole):
         return str(named)
     return str(causes[-1]) if causes and _AWAITED in whole.partition("\n")[0] else whole
@@ -99,7 +103,7 @@ def _shortened(whole: str) -> str:
     text = _TASK.sub("", text)
     text = _CLASS.sub("", text)
     text = _CONDITION.sub("", text.strip())
-    # The first sentence; behind it come the search path, the plan and the stack.
+    # Only the first sentence: the search path, the plan and the stack follow it.
     text = re.split(r"\n|\s*SQLSTATE: ", text, maxsplit=1)[0]
     return _one_line(text)
 

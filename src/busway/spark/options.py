@@ -1,4 +1,4 @@
-"""The options of the source and the sink: what they are called, what they mean, and what is wrong with those that were given."""
+"""Options of the source and the sink: parses and checks them. Called by source, sink and lake."""
 
 import difflib
 import json
@@ -30,23 +30,23 @@ COLUMNS: Final = (
 )
 
 Offsets: TypeAlias = dict[str, int]
-"""By stream; or by broker and stream, written `guid/stream`."""
+"""Offsets by `stream`, or by `guid/stream` for one broker."""
 Bound: TypeAlias = str | datetime | Offsets
-"""`earliest`, `latest`, a time, or offsets."""
+"""A start or an end: `earliest`, `latest`, a time, or offsets."""
 
 
 class OptionError(ValueError):
-    """An option that there is not, or that can't have this value."""
+    """An unknown option, or a value that the option can't have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to read, from where, and how much at a time."""
+    """The checked options of a read or a write."""
 
     urls: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()
-    """Names; none: all."""
+    """Names of streams. An empty tuple means all streams."""
     topics: tuple[str, ...] = ("**",)
     columns: tuple[str, ...] = COLUMNS
     starting: Bound | None = None
@@ -57,22 +57,22 @@ class Options:
     partition_records: int = 0
     fail_on_data_loss: bool = True
     channel: str = ""
-    """Shows how far a streaming query has come."""
+    """The channel that shows the progress of a streaming query."""
     history: str = ""
-    """A lake, whose archive is read before what is live."""
+    """The folder of a lake whose archive is read before the live messages."""
     tls: Mapping[str, str] = field(default_factory=dict)
     topic: str = ""
-    """Of the sink: where everything goes that has no topic of its own."""
+    """The topic of the sink for rows without a topic."""
     timeout: float = 30.0
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Several, separated by commas; or a JSON list, for those that have a comma in them."""
+    """Parse texts separated by commas, or a JSON list if a text contains a comma."""
     if text.lstrip().startswith("["):
         try:
             found = tuple(msgspec.json.decode(text, type=list[str]))
         except msgspec.MsgspecError as error:
-            raise ValueError(f"it is no list of texts in JSON: {error}") from error
+            raise ValueError(f"it is not a JSON list of texts: {error}") from error
     else:
         found = tuple(word.strip() for word in text.split(",") if word.strip())
     if not found:
@@ -86,21 +86,23 @@ def _patterns(text: str) -> tuple[str, ...]:
     except InvalidTopic as error:
         several = "," in text and not text.lstrip().startswith("[")
         hint = (
-            '. A comma separates patterns: one that has a comma goes into a JSON list, ["re:a{1,2}"]' if several else ""
+            '. A comma separates patterns: put a pattern with a comma into a JSON list, ["re:a{1,2}"]'
+            if several
+            else ""
         )
         raise ValueError(f"{error}{hint}") from error
 
 
 def storable(text: str) -> str:
-    """A topic that a message can be stored under. Raises ValueError."""
+    """Check a topic on which messages can be stored. Raises ValueError."""
     try:
         topic = check_topic(text)
     except InvalidTopic as error:
         raise ValueError(str(error)) from error
     if "*" in topic or topic.startswith("re:"):
-        raise ValueError("a stored message has one topic, without wildcards")
+        raise ValueError("a stored message has one topic: give a topic without wildcards")
     if is_reserved(topic):
-        raise ValueError("topics below $bus belong to the broker")
+        raise ValueError("topics below $bus belong to the broker: give another topic")
     return topic
 
 
@@ -108,9 +110,9 @@ def _names(text: str) -> tuple[str, ...]:
     found = _words(text)
     for name in found:
         if name not in COLUMNS:
-            raise ValueError(f"there is no column {name!r}{nearest(name, COLUMNS)}; there are {', '.join(COLUMNS)}")
+            raise ValueError(f"there is no column {name!r}{nearest(name, COLUMNS)}; choose among {', '.join(COLUMNS)}")
         if found.count(name) > 1:
-            raise ValueError(f"the column {name!r} is there {found.count(name)} times")
+            raise ValueError(f"the column {name!r} is given {found.count(name)} times; give it once")
     return found
 
 
@@ -134,7 +136,7 @@ def _seconds(text: str) -> float:
     return found
 
 
-def _yes(text: str) -> bool:
+def _boolean(text: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise ValueError("give true or false")
     return text.lower() == "true"
@@ -169,7 +171,7 @@ def _offsets(text: str) -> str | Offsets:
     return found
 
 
-_READ: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+_READ_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "url": ("urls", _words),
     "path": ("paths", _words),
     "streams": ("streams", _words),
@@ -183,12 +185,12 @@ _READ: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxBytesPerTrigger": ("max_bytes", _count),
     "minPartitions": ("min_partitions", _count),
     "maxRecordsPerPartition": ("partition_records", _count),
-    "failOnDataLoss": ("fail_on_data_loss", _yes),
+    "failOnDataLoss": ("fail_on_data_loss", _boolean),
     "channel": ("channel", _channel),
     "history": ("history", str),
     "timeout": ("timeout", _seconds),
 }
-_WRITTEN: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+_WRITE_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "url": ("urls", _words),
     "topic": ("topic", storable),
     "timeout": ("timeout", _seconds),
@@ -201,29 +203,31 @@ _KAFKA: Final = {
     "assign": "here it is startingOffsets and endingOffsets",
     "maxOffsetsPerTrigger": "here it is maxRecordsPerTrigger",
     "includeHeaders": "here it is the column fields, which is always there",
-    "kafka.group.id": "here a channel shows how far a query has come: the option channel",
+    "kafka.group.id": "here a channel shows the progress of a query: the option channel",
 }
 _IGNORED: Final = {"checkpointlocation", "queryname"}
-"""Options of Spark's own that reach a sink."""
+"""Options of Spark that Spark also passes to a sink."""
 
 
-def reading(given: Mapping[str, str]) -> Options:
-    """The options of a read, checked."""
-    options = _parse(given, _READ)
+def read_options(given: Mapping[str, str]) -> Options:
+    """Parse and check the options of a read. Raises OptionError."""
+    options = _parse(given, _READ_OPTIONS)
     if bool(options.urls) == bool(options.paths):
-        raise OptionError("say where to read: either the option url (tcp://127.0.0.1:7420) or path (a data folder)")
+        raise OptionError(
+            "the source of the read is missing or ambiguous: give the option url (tcp://127.0.0.1:7420) or path (a data folder)"
+        )
     if options.paths and options.channel:
         raise OptionError("the option channel needs a bus: give a url instead of a path")
     return options
 
 
-def writing(given: Mapping[str, str]) -> Options:
-    """The options of a write, checked."""
-    options = _parse(given, _WRITTEN)
+def write_options(given: Mapping[str, str]) -> Options:
+    """Parse and check the options of a write. Raises OptionError."""
+    options = _parse(given, _WRITE_OPTIONS)
     if not options.urls:
-        raise OptionError("say where to write: the option url, for example tcp://127.0.0.1:7420")
+        raise OptionError("the target of the write is missing: give the option url, for example tcp://127.0.0.1:7420")
     if len(options.urls) > 1:
-        raise OptionError("a sink writes into one bus, for it must find what it stored there: give one url")
+        raise OptionError("a sink writes to one bus, where it finds the messages that it has stored: give one url")
     return options
 
 
@@ -231,21 +235,21 @@ def _parse(given: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[st
     names = {name.lower(): name for name in (*known, *_TLS)}
     found: dict[str, Any] = {}
     tls: dict[str, str] = {}
-    said: dict[str, str] = {}
+    source: dict[str, str] = {}
     for key, value in given.items():
         if key.lower() in _IGNORED:
             continue
         name = names.get(key.lower())
         if name is None:
-            raise OptionError(f"there is no option {key!r}{_meant(key, tuple(names.values()))}")
+            raise OptionError(f"there is no option {key!r}{_suggestion(key, tuple(names.values()))}")
         if name in _TLS:
             tls[name] = value
             continue
         target, read = known[name]
         if target in found:
-            raise OptionError(f"the options {said[target]} and {name} say the same thing: give one of them")
+            raise OptionError(f"the options {source[target]} and {name} exclude each other: give one of them")
         try:
-            found[target], said[target] = read(value), name
+            found[target], source[target] = read(value), name
         except ValueError as error:
             raise OptionError(f"the option {name} can't be {value!r}: {error}") from None
     options = Options(**found, tls=tls)
@@ -254,17 +258,19 @@ def _parse(given: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[st
     return options
 
 
-def _meant(key: str, known: tuple[str, ...]) -> str:
-    """For those who come from Spark's Kafka source: what they look for; for others the nearest."""
+def _suggestion(key: str, known: tuple[str, ...]) -> str:
+    """Return the option that replaces one of Spark's Kafka source, else the nearest known option."""
     found = next((ours for theirs, ours in _KAFKA.items() if theirs.lower() == key.lower()), None)
     return nearest(key, known) if found is None else f" ({found})"
 
 
 def nearest(word: str, known: tuple[str, ...]) -> str:
-    """What was meant, for an error; or all that there are."""
-    lower = {one.lower(): one for one in known}
+    """Return the most similar known word for an error message, or all known words."""
+    lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), lower, 1, 0.6)
-    return f" (did you mean {lower[near[0]]!r}?)" if near else f"; there are {', '.join(sorted(known))}"
+    return f" (did you mean {lower[near[0]]!r}?)" if near else f"; choose among {', '.join(sorted(known))}"
 
 
-assert {target for target, _ in (*_READ.values(), *_WRITTEN.values())} <= {one.name for one in fields(Options)}
+assert {target for target, _ in (*_READ_OPTIONS.values(), *_WRITE_OPTIONS.values())} <= {
+    one.name for one in fields(Options)
+}

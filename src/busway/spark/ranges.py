@@ -1,16 +1,16 @@
-"""Ranges of offsets: what there is to read, how much of it at a time, and how it is shared among tasks."""
+"""Ranges of offsets: values and functions that limit them and split them among tasks. Called by the source; no I/O."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 Place: TypeAlias = tuple[str, str]
-"""Broker and stream."""
+"""The guid of a broker, and the name of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """What a stream holds: offsets from `first` to before `next`. `bytes` is about what they take."""
+    """The offsets that a stream has: from `first` to `next`, exclusive. `bytes` is their approximate size."""
 
     broker: str
     stream: str
@@ -20,17 +20,18 @@ class Available:
 
     @property
     def place(self) -> Place:
+        """The broker and the stream."""
         return self.broker, self.stream
 
     @property
     def each(self) -> float:
-        """Bytes of a record, on average."""
+        """The average size of a record in bytes."""
         return self.bytes / max(self.next - self.first, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets from `begin` to before `end` of a stream."""
+    """Offsets of a stream from `begin` to `end`, exclusive."""
 
     broker: str
     stream: str
@@ -42,27 +43,27 @@ class Range:
 
 
 def split(ranges: Iterable[Range], parts: int, most: int = 0) -> list[Range]:
-    """The same offsets in at least so many ranges of about the same length, none longer than `most` if that is given."""
-    there = [one for one in ranges if len(one)]
-    total = sum(map(len, there))
+    """Split ranges into at least `parts` ranges of similar length. With `most` none is longer than that."""
+    filled = [part for part in ranges if len(part)]
+    total = sum(map(len, filled))
     out: list[Range] = []
-    for one in there:
-        pieces = min(-(-len(one) * parts // total), len(one))
+    for part in filled:
+        pieces = min(-(-len(part) * parts // total), len(part))
         if most:
-            pieces = max(pieces, -(-len(one) // most))
-        edges = [one.begin + len(one) * piece // pieces for piece in range(pieces + 1)]
-        out += [replace(one, begin=edges[piece], end=edges[piece + 1]) for piece in range(pieces)]
+            pieces = max(pieces, -(-len(part) // most))
+        edges = [part.begin + len(part) * piece // pieces for piece in range(pieces + 1)]
+        out += [replace(part, begin=edges[piece], end=edges[piece + 1]) for piece in range(pieces)]
     return out
 
 
 def admit(start: Mapping[Place, int], latest: Mapping[Place, int], most: int) -> dict[Place, int]:
-    """How far to read with at most so many records, each stream in proportion to what it has; all have a start."""
+    """Return the end of a read of at most `most` records. Each stream gets a share in proportion to its backlog."""
     waiting = {place: max(end - start[place], 0) for place, end in latest.items()}
     total = sum(waiting.values())
     if total <= most:
         return {place: max(end, start[place]) for place, end in latest.items()}
     shares = {place: count * most // total for place, count in waiting.items()}
-    # What rounding left over goes to the first ones that have more: so a limit of one moves on, too.
+    # The remainder of rounding goes to the first streams with a larger backlog, so that a limit of 1 makes progress.
     left = most - sum(shares.values())
     for place in sorted(waiting):
         more = min(left, waiting[place] - shares[place])
@@ -72,7 +73,7 @@ def admit(start: Mapping[Place, int], latest: Mapping[Place, int], most: int) ->
 
 
 def to_json(offsets: Mapping[Place, int]) -> dict[str, Any]:
-    """As Spark keeps them in a checkpoint: by broker and stream."""
+    """Convert offsets to the JSON of a checkpoint: by broker and stream."""
     out: dict[str, dict[str, int]] = {}
     for (broker, stream), offset in sorted(offsets.items()):
         out.setdefault(broker, {})[stream] = offset
@@ -80,4 +81,5 @@ def to_json(offsets: Mapping[Place, int]) -> dict[str, Any]:
 
 
 def from_json(offsets: Mapping[str, Any]) -> dict[Place, int]:
+    """Convert the JSON of a checkpoint to offsets."""
     return {(broker, stream): offset for broker, inner in offsets.items() for stream, offset in inner.items()}

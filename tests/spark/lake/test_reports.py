@@ -51,7 +51,7 @@ def test_what_an_audit_finds_is_shown_and_is_an_exit_status(run, bus):
     head, finding, *counts, last = done.stdout.splitlines()
     assert head.split() == ["kind", "broker", "stream", "topic", "first", "last", "count", "worst"]
     assert finding.split()[:7] == ["late", bus.guid, "orders", "orders/0", "0", "18", "10"]
-    assert counts == ["late: 20 messages that were sent long before they were stored, by their times"]
+    assert counts == ["late: 20 messages whose time of sending is long before their time of storing"]
     assert last == "not clean: 20 messages of 2 topics"
 
 

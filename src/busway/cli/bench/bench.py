@@ -1,6 +1,6 @@
-"""`busway bench`: Busway's own figures, with broker, publishers and subscribers as separate processes.
+"""`busway bench`: measures Busway with broker, publishers and subscribers as processes. Called by busway.cli.app.
 
-The figures depend on the machine; benchmarks/ in the source tree compares with other systems.
+The figures depend on the machine. benchmarks/ in the source tree compares Busway with other systems.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from busway.transport import parse
 
 
 class What(StrEnum):
-    """What can be measured."""
+    """The kinds of measurements."""
 
     THROUGHPUT = "throughput"
     STREAM = "stream"
@@ -47,7 +47,7 @@ _ABOUT = {
 
 def bench(
     what: Annotated[
-        list[What] | None, typer.Argument(help="What to measure; default: everything.", show_default=False)
+        list[What] | None, typer.Argument(help="What to measure. Default: everything.", show_default=False)
     ] = None,
     url: Annotated[
         str | None,
@@ -61,7 +61,7 @@ def bench(
         bool, typer.Option("--unix", help="Use a Unix socket instead of TCP for the started server.")
     ] = False,
     size: Annotated[
-        int, typer.Option("--size", help="Payload.", parser=values.size, metavar="SIZE", show_default="128")
+        int, typer.Option("--size", help="Size of a payload.", parser=values.size, metavar="SIZE", show_default="128")
     ] = 128,
     count: Annotated[
         int,
@@ -73,7 +73,9 @@ def bench(
     subscribers: Annotated[
         int, typer.Option("--subscribers", help="Number of subscribers for fanout and group.", min=1)
     ] = 8,
-    repeat: Annotated[int, typer.Option("--repeat", help="Number of runs of each; the median is shown.", min=1)] = 3,
+    repeat: Annotated[
+        int, typer.Option("--repeat", help="Number of runs of each measurement; the median is shown.", min=1)
+    ] = 3,
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:
@@ -83,7 +85,7 @@ def bench(
     busway bench throughput request --size 1k --json
     """
     if not 1 <= size <= 4 * 1024 * 1024:
-        raise typer.BadParameter("--size is 1 byte to 4m")
+        raise typer.BadParameter(f"--size: {size} bytes are out of range: give 1 byte to 4m")
     try:
         given = None if url is None else str(parse(values.connect_address(url)))
     except ValueError as error:
@@ -103,11 +105,11 @@ def bench(
         )
         async with _Broker.reach(given, unix=unix) as broker:
             with progress:
-                for one in chosen:
+                for kind in chosen:
                     bench = _Bench(
-                        broker, one, size, requests if one in (What.REQUEST, What.REQUESTS) else count, subscribers
+                        broker, kind, size, requests if kind in (What.REQUEST, What.REQUESTS) else count, subscribers
                     )
-                    task = progress.add_task(one, total=bench.total * repeat)
+                    task = progress.add_task(kind, total=bench.total * repeat)
                     runs = [await bench.run(progress, task, number) for number in range(repeat)]
                     results.append(_median(bench, runs))
         if json:
@@ -121,7 +123,7 @@ def bench(
 
 
 class _Broker:
-    """The server under test; its CPU time is known if it is a process of this machine that we started."""
+    """The broker under test. Its CPU time is known only if this command started it."""
 
     def __init__(self, url: str, pid: int | None) -> None:
         self.url = url
@@ -132,7 +134,7 @@ class _Broker:
     async def reach(cls, url: str | None, *, unix: bool) -> AsyncIterator["_Broker"]:
         if url is not None:
             async with busway.connect(url, reconnect=None):
-                pass  # whether it is there is told once and here, not by every process
+                pass  # reports an unreachable broker once, instead of once per process
             yield cls(url, None)
             return
         import tempfile
@@ -143,11 +145,11 @@ class _Broker:
                 assert process.stdout is not None
                 line = await process.stdout.readline()
                 if not line:
-                    raise busway.BusError("the server of the benchmark did not start")
+                    raise busway.BusError("the broker of the benchmark did not start: run 'busway serve' to see why")
                 yield cls(msgspec.json.decode(line)["addresses"][0], process.pid)
 
     def cpu(self) -> float | None:
-        """CPU seconds used so far."""
+        """Return the CPU seconds used so far, or None if they are unknown."""
         try:
             text = Path(f"/proc/{self._pid}/stat").read_text()
         except OSError:
@@ -158,7 +160,7 @@ class _Broker:
 
 @contextlib.asynccontextmanager
 async def _process(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A Python process that doesn't outlive the block."""
+    """Yield a Python process that is ended with the block."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=pipe, stdout=pipe)
     try:
@@ -176,7 +178,7 @@ async def _process(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]
 
 
 class _Worker:
-    """A workload process: ready, go, result."""
+    """A process of busway.cli.bench.worker: reports that it is ready, works after go(), and returns a result."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -192,25 +194,25 @@ class _Worker:
         assert self._process.stdin is not None
         self._process.stdin.write(b"go\n")
 
-    async def result(self, tell: Callable[[int], None] | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = await self._line("result", tell)
+    async def result(self, report: Callable[[int], None] | None = None) -> dict[str, Any]:
+        found: dict[str, Any] = await self._line("result", report)
         return found
 
-    async def _line(self, wanted: str, tell: Callable[[int], None] | None = None) -> Any:
+    async def _line(self, key: str, report: Callable[[int], None] | None = None) -> Any:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
-            said = msgspec.json.decode(line)
-            if "error" in said:
-                raise busway.BusError(f"a process of the benchmark failed: {said['error']}")
-            if wanted in said:
-                return said[wanted]
-            if tell is not None and "done" in said:
-                tell(said["done"])
-        raise busway.BusError(f"a process of the benchmark ended early ({await self._process.wait()})")
+            found = msgspec.json.decode(line)
+            if "error" in found:
+                raise busway.BusError(f"a process of the benchmark failed: {found['error']}")
+            if key in found:
+                return found[key]
+            if report is not None and "done" in found:
+                report(found["done"])
+        raise busway.BusError(f"a process of the benchmark ended early with exit code {await self._process.wait()}")
 
 
 class _Bench:
-    """One kind of measurement."""
+    """Runs one kind of measurement with its worker processes."""
 
     def __init__(self, broker: _Broker, what: What, size: int, count: int, subscribers: int) -> None:
         self.what = what
@@ -224,15 +226,15 @@ class _Bench:
     async def run(self, progress: Progress, task: TaskID, number: int) -> dict[str, float]:
         done = number * self.total
 
-        def tell(now: int) -> None:
+        def report(now: int) -> None:
             progress.update(task, completed=done + min(now, self.total))
 
         of_requests = self.what in (What.REQUEST, What.REQUESTS)
-        result = await (self._requests(tell, number) if of_requests else self._messages(tell, number))
-        tell(self.total)
+        result = await (self._requests(report, number) if of_requests else self._messages(report, number))
+        report(self.total)
         return result
 
-    async def _messages(self, tell: Callable[[int], None], number: int) -> dict[str, float]:
+    async def _messages(self, report: Callable[[int], None], number: int) -> dict[str, float]:
         each = self.what is What.STREAM
         group = "bench" if self.what is What.GROUP else ""
         job = Job(
@@ -249,27 +251,27 @@ class _Bench:
             before = self._broker.cpu()
             for worker in (*readers, writer):
                 worker.go()
-            sent, *found = await asyncio.gather(writer.result(tell), *(one.result() for one in readers))
-            delivered = sum(one["received"] for one in found)
+            sent, *found = await asyncio.gather(writer.result(report), *(reader.result() for reader in readers))
+            delivered = sum(result["received"] for result in found)
             expected = self._count if group else self._count * self._receivers
             if delivered < expected:
-                missed = sum(one["missed"] for one in found)
+                missed = sum(result["missed"] for result in found)
                 raise busway.BusError(
-                    f"{self.what}: only {delivered} of {expected} messages arrived ({missed} known to be dropped)"
+                    f"{self.what}: only {delivered} of {expected} messages arrived ({missed} were dropped)"
                 )
-            return self._rates(delivered, max(one["last"] for one in found) - sent["first"], before)
+            return self._rates(delivered, max(result["last"] for result in found) - sent["first"], before)
 
-    async def _requests(self, tell: Callable[[int], None], number: int) -> dict[str, float]:
+    async def _requests(self, report: Callable[[int], None], number: int) -> dict[str, float]:
         in_flight = 64 if self.what is What.REQUESTS else 1
         topic = f"bench/{self.what}/{os.getpid()}/{number}"
         job = Job(self._broker.url, topic, self._count, self.size, in_flight=in_flight)
         async with contextlib.AsyncExitStack() as stack:
             service = await _Worker.start(stack, "serve", job)
-            asker = await _Worker.start(stack, "request", job)
+            requester = await _Worker.start(stack, "request", job)
             before = self._broker.cpu()
             service.go()
-            asker.go()
-            found = await asker.result(tell)
+            requester.go()
+            found = await requester.result(report)
             rates = self._rates(found["requests"], found["last"] - found["first"], before)
             return rates | {name: found[name] for name in ("p50", "p90", "p99", "p99.9")}
 
@@ -293,13 +295,13 @@ def _table(results: list[dict[str, Any]], size: int, url: str) -> Table:
     )
     for name in ("what", "", "per second", "MB/s", "p50 µs", "p99 µs", "broker CPU s per million"):
         table.add_column(name, justify="left" if name in ("what", "") else "right", header_style="cyan")
-    for one in results:
+    for result in results:
         table.add_row(
-            one["what"],
-            one["about"],
-            f"{one['rate']:,.0f}",
-            f"{one['bytes'] / 1e6:,.1f}",
-            *(f"{one[name] * 1e6:,.0f}" if name in one else "" for name in ("p50", "p99")),
-            f"{one['cpu']:.3f}" if "cpu" in one else "",
+            result["what"],
+            result["about"],
+            f"{result['rate']:,.0f}",
+            f"{result['bytes'] / 1e6:,.1f}",
+            *(f"{result[name] * 1e6:,.0f}" if name in result else "" for name in ("p50", "p99")),
+            f"{result['cpu']:.3f}" if "cpu" in result else "",
         )
     return table

@@ -1,8 +1,8 @@
-"""One process of `busway bench`: publisher, subscriber, service or requester. `python -m busway.cli.bench.worker ROLE JSON`.
+"""Worker process of `busway bench`: publisher, subscriber, service or requester.
 
-It says {"ready": true} on stdout, waits for a line on stdin, works, tells {"done": n} now and then, and ends with its
-result or {"error": text}.
-Times are of the system-wide monotonic clock, so the parent can compare those of different processes.
+busway.cli.bench.bench runs `python -m busway.cli.bench.worker ROLE JSON`. The worker writes JSON lines to stdout:
+{"ready": true}, after a line on stdin {"done": n} from time to time, and at the end {"result": ...} or {"error": text}.
+Times are of the system-wide monotonic clock, so that the parent can compare the times of several processes.
 """
 
 import asyncio
@@ -17,65 +17,67 @@ import msgspec
 import busway
 from busway.message import Message
 
-_TELL = 0.1
+_INTERVAL = 0.1
+"""Seconds between two reports of the progress."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What the parent asks for."""
+    """The parameters of a worker, set by the parent."""
 
     url: str
     topic: str
     count: int
     size: int = 128
     each: bool = False
-    """One await per message instead of whole lists."""
+    """True for one await per message, False for lists of messages."""
     group: str = ""
     in_flight: int = 1
     silence: float = 10.0
-    """Seconds without a message after which a subscriber waits no longer."""
+    """Seconds without a message after which a subscriber stops waiting."""
 
 
-def say(**values: Any) -> None:
+def write(**values: Any) -> None:
+    """Write a JSON line to the parent."""
     sys.stdout.write(msgspec.json.encode(values).decode() + "\n")
     sys.stdout.flush()
 
 
 class _Progress:
-    """Tells the parent how far it is, not more often than it can be seen."""
+    """Reports the number of messages to the parent, at most ten times per second."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
-    def tell(self, done: int) -> None:
+    def report(self, done: int) -> None:
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + _TELL
-            say(done=done)
+            self._next = now + _INTERVAL
+            write(done=done)
 
 
-async def _go() -> None:
-    say(ready=True)
+async def _wait_for_start() -> None:
+    write(ready=True)
     line = await asyncio.to_thread(sys.stdin.readline)
     if not line:
-        raise SystemExit(1)  # the parent has gone
+        raise SystemExit(1)  # the parent has ended
 
 
 async def publish(job: Job) -> dict[str, Any]:
     payload = bytes(job.size)
     progress = _Progress()
     async with busway.connect(job.url, name="bench-publisher") as bus:
-        await _go()
+        await _wait_for_start()
         first = time.monotonic()
         if job.each:
             for sent in range(job.count):
                 await bus.publish(job.topic, payload)
                 if not sent & 0xFFFF:
-                    progress.tell(sent)
+                    progress.report(sent)
         else:
             run = [payload] * 8192
             for start in range(0, job.count, len(run)):
                 await bus.publish_many(job.topic, run[: job.count - start])
-                progress.tell(start)
+                progress.report(start)
         if job.group:
             await bus.publish(f"{job.topic}/end")
         await bus.flush(timeout=120)
@@ -92,7 +94,7 @@ async def subscribe(job: Job) -> dict[str, Any]:
         busway.connect(job.url, name="bench-subscriber") as bus,
         bus.subscribe(job.topic) as subscription,
     ):
-        await _go()
+        await _wait_for_start()
 
         async def take_each() -> None:
             nonlocal received, last
@@ -101,7 +103,7 @@ async def subscribe(job: Job) -> dict[str, Any]:
                 if received == job.count:
                     break
                 if not received & 0xFFFF:
-                    progress.tell(received)
+                    progress.report(received)
             last = time.monotonic()
 
         async def take_batches() -> None:
@@ -110,7 +112,7 @@ async def subscribe(job: Job) -> dict[str, Any]:
                 received += len(batch)
                 if received >= job.count:
                     break
-                progress.tell(received)
+                progress.report(received)
             last = time.monotonic()
 
         await _until_silent(take_each() if job.each else take_batches(), lambda: received, job.silence)
@@ -118,7 +120,7 @@ async def subscribe(job: Job) -> dict[str, Any]:
 
 
 async def _member(job: Job) -> dict[str, Any]:
-    """Take a share nobody knows beforehand: until the message after the last one, which every member gets, has come."""
+    """Receive the share of a group member. A message on another topic, which every member gets, marks the end."""
     received = 0
     last = 0.0
     async with (
@@ -127,7 +129,7 @@ async def _member(job: Job) -> dict[str, Any]:
         bus.subscribe(f"{job.topic}/end") as end,
         asyncio.TaskGroup() as tasks,
     ):
-        await _go()
+        await _wait_for_start()
 
         async def take() -> None:
             nonlocal received, last
@@ -146,7 +148,7 @@ async def _member(job: Job) -> dict[str, Any]:
 
 
 async def _until_silent(work: Coroutine[Any, Any, object], received: Callable[[], int], silence: float) -> None:
-    """Let it come to its end, or break it off once nothing more arrives: what was dropped never will."""
+    """Run `work`, but cancel it if no message arrives for `silence` seconds: dropped messages never arrive."""
     task = asyncio.ensure_future(work)
     try:
         before = -1
@@ -164,8 +166,8 @@ async def serve(job: Job) -> dict[str, Any]:
         return message.payload
 
     async with busway.connect(job.url, name="bench-service") as bus, bus.serve(job.topic, echo):
-        await _go()
-        await asyncio.to_thread(sys.stdin.readline)  # the parent's second line, or its end
+        await _wait_for_start()
+        await asyncio.to_thread(sys.stdin.readline)  # until the parent writes a second line or ends
         return {}
 
 
@@ -175,15 +177,15 @@ async def request(job: Job) -> dict[str, Any]:
     times: list[float] = []
     async with busway.connect(job.url, name="bench-requester") as bus:
         await bus.request(job.topic, payload)
-        await _go()
+        await _wait_for_start()
 
         async def one_after_another(count: int) -> None:
             for _ in range(count):
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 await bus.request(job.topic, payload)
-                times.append(time.perf_counter() - begun)
+                times.append(time.perf_counter() - start)
                 if not len(times) & 0x3FF:
-                    progress.tell(len(times))
+                    progress.report(len(times))
 
         first = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
@@ -211,7 +213,7 @@ def main() -> None:
     async def work() -> dict[str, Any]:
         return await _ROLES[role](job)
 
-    logging.getLogger("busway").addHandler(logging.NullHandler())  # the parent tells what went wrong
+    logging.getLogger("busway").addHandler(logging.NullHandler())  # the parent reports errors
     try:
         result = busway.run(work())
     except (busway.BusError, OSError, ValueError, ExceptionGroup) as raised:
@@ -219,9 +221,9 @@ def main() -> None:
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         name = "" if isinstance(error, busway.BusError) else f"{type(error).__name__}: "
-        say(error=name + " ".join(str(error).split()))
+        write(error=name + " ".join(str(error).split()))
         sys.exit(1)
-    say(result=result | {"cpu": time.process_time()})
+    write(result=result | {"cpu": time.process_time()})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`busway channel list|info|create|update|seek|pause|resume|remove`: positions in streams that their consumers share."""
+"""`busway channel list|info|create|update|seek|pause|resume|remove`: manage channels. Called by busway.cli.app."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -44,7 +44,7 @@ Channel: TypeAlias = Annotated[
 Place: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="first, new, an offset, a position, a time (2026-01-31T12:00), or a length of time back (1h).",
+        help="first, new, an offset, a position, a time (2026-01-31T12:00), or a duration back (1h).",
         show_default=False,
     ),
 ]
@@ -52,7 +52,7 @@ Start: TypeAlias = Annotated[
     str,
     typer.Option(
         "--start",
-        help="Where the channel begins: first, new, an offset, a time, or a length of time back.",
+        help="Where the channel begins: first, new, an offset, a time, or a duration back.",
         metavar="PLACE",
     ),
 ]
@@ -119,9 +119,9 @@ _FIRST = (
     *("name", "stream", "lag", "in_flight", "waiting", "consumers", "dead", "redelivered", "lost"),
     *("lease", "max_deliveries", "backoff", "dead_letter"),
 )
-"""The figures of a channel that come first."""
+"""The figures of a channel that are shown first."""
 RARE = ("waiting", "redelivered", "dead", "lost")
-"""Columns of a list of channels that are left out if all their rows are zero."""
+"""Columns of a list of channels that are left out if they are zero in all rows."""
 
 
 @linked
@@ -134,17 +134,19 @@ def channel_list(link: Link, stream: AnyStream = None, json: flags.Json = False)
 
     async def show() -> None:
         async with link.connect(reconnect=False) as bus:
-            names = [one.name for one in await bus.streams()] if stream is None else [stream]
-            found = [one for name in names for one in await bus.channels(name)]
+            names = [info.name for info in await bus.streams()] if stream is None else [stream]
+            found = [info for name in names for info in await bus.channels(name)]
         if json:
-            for one in found:
-                terminal.record(one)
+            for info in found:
+                terminal.record(info)
         elif found:
-            terminal.out.print(rows("", [row(msgspec.to_builtins(one)) for one in found], optional=RARE))
+            terminal.out.print(rows("", [row(msgspec.to_builtins(info)) for info in found], optional=RARE))
         else:
-            terminal.note("there is no channel" if stream is None else f"the stream {stream!r} has no channel")
-        if away := {node for one in found for node in one.unreached}:
-            terminal.note(f"without what {', '.join(sorted(away))} has, which can't be reached now")
+            terminal.note("no stream has a channel" if stream is None else f"the stream {stream!r} has no channel")
+        if unreached := {node for info in found for node in info.unreached}:
+            terminal.note(
+                f"the figures of {', '.join(sorted(unreached))} are missing: these nodes can't be reached now"
+            )
 
     terminal.run(show)
 
@@ -157,7 +159,7 @@ def channel_info(
     everything: Annotated[bool, typer.Option("--all", help="Show figures that are zero or empty, too.")] = False,
     json: flags.Json = False,
 ) -> None:
-    """Show the progress and the settings of a channel; in a cluster over all nodes and for each.
+    """Show the progress and the settings of a channel; in a cluster the totals and the figures of each node.
 
     busway channel info orders billing
     """
@@ -173,7 +175,7 @@ def channel_info(
         parts = shown.pop("parts")
         terminal.out.print(pairs("", ordered(shown, _FIRST, everything=everything)))
         if parts:
-            terminal.out.print(rows("parts", [_part(one) for one in parts]))
+            terminal.out.print(rows("parts", [_part(part) for part in parts]))
 
     terminal.run(show)
 
@@ -207,7 +209,7 @@ def channel_create(
 
     async def create() -> None:
         async with link.connect(reconnect=False) as bus:
-            _tell(await bus.create_channel(stream, channel, start=begin, **settings), json=json)
+            _print(await bus.create_channel(stream, channel, start=begin, **settings), json=json)
 
     terminal.run(create)
 
@@ -241,14 +243,14 @@ def channel_update(
 
     async def update() -> None:
         async with link.connect(reconnect=False) as bus:
-            _tell(await bus.update_channel(stream, channel, **settings), json=json)
+            _print(await bus.update_channel(stream, channel, **settings), json=json)
 
     terminal.run(update)
 
 
 @linked
 def channel_seek(link: Link, stream: Stream, channel: Channel, to: Place, json: flags.Json = False) -> None:
-    """Move a channel to another position for all its consumers. All messages from there on are delivered, acknowledged or not.
+    """Move a channel to another position, from which it delivers all messages, acknowledged or not.
 
     In a cluster this applies to all nodes; an offset applies to this node, a position to the node that it names.
 
@@ -292,7 +294,7 @@ def channel_remove(link: Link, stream: Stream, channel: Channel, json: flags.Jso
 
     async def remove() -> None:
         async with link.connect(reconnect=False) as bus:
-            _tell(await bus.remove_channel(stream, channel), json=json)
+            _print(await bus.remove_channel(stream, channel), json=json)
 
     terminal.run(remove)
 
@@ -300,13 +302,13 @@ def channel_remove(link: Link, stream: Stream, channel: Channel, json: flags.Jso
 def _pause(link: Link, stream: str, channel: str, *, paused: bool, json: bool) -> None:
     async def update() -> None:
         async with link.connect(reconnect=False) as bus:
-            _tell(await bus.update_channel(stream, channel, paused=paused), json=json)
+            _print(await bus.update_channel(stream, channel, paused=paused), json=json)
 
     terminal.run(update)
 
 
 def place(text: str) -> Any:
-    """Where a channel begins."""
+    """Parse the position at which a channel begins."""
     text = text.strip()
     if text in {"first", "new"}:
         return text
@@ -327,7 +329,7 @@ def _settings(
     delete_on_leave: bool | None,
     paused: bool | None,
 ) -> dict[str, Any]:
-    """Those that are given."""
+    """Return the settings that are given as flags."""
 
     def read() -> dict[str, Any]:
         given = {
@@ -351,20 +353,20 @@ def _settings(
     return flags.checked(read)
 
 
-def _tell(info: ChannelInfo, *, json: bool) -> None:
+def _print(info: ChannelInfo, *, json: bool) -> None:
     if json:
         terminal.record(info)
 
 
 def _part(figures: dict[str, Any]) -> dict[str, Any]:
-    """What one node has of a channel, in a row."""
+    """Return a row with the figures of a channel at one node."""
     names = ("lag", "in_flight", "waiting", "floor", "cursor", "consumers", "redelivered", "dead", "lost")
-    told = {name.replace("_", " "): figures[name] if figures[name] is not None else "" for name in names}
-    return {"node": figures["node"], **told, "not reached": figures["error"]}
+    shown = {name.replace("_", " "): figures[name] if figures[name] is not None else "" for name in names}
+    return {"node": figures["node"], **shown, "not reached": figures["error"]}
 
 
 def row(figures: dict[str, Any]) -> dict[str, Any]:
-    """What a list of channels has room for."""
+    """Return a row of a list of channels."""
     return {
         "channel": figures["name"],
         "stream": figures["stream"],

@@ -1,4 +1,4 @@
-"""`busway channel dead|redrive`: lists dead letters, shows them in full, and sends them back to their channel."""
+"""`busway channel dead|redrive`: list dead letters and send them back to their channel. Called by busway.cli.app."""
 
 import base64
 from datetime import datetime
@@ -14,9 +14,19 @@ from busway.cli.common.tables import pairs, rows
 from busway.client.channels.dead_letters import LAST
 from busway.dead_letters import DeadLetter, Redrive
 
+
+def _id(text: str) -> str:
+    """Refuse an empty id: it is a prefix of every id."""
+    if not text:
+        raise ValueError("an id is empty: `busway channel dead` lists the ids")
+    return text
+
+
 Ids: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(help="Ids of dead letters, or unique beginnings of ids.", show_default=False),
+    typer.Argument(
+        help="Ids of dead letters, or unique beginnings of ids.", parser=_id, metavar="[IDS]...", show_default=False
+    ),
 ]
 Topic: TypeAlias = Annotated[
     str | None,
@@ -42,7 +52,7 @@ Since: TypeAlias = Annotated[
     float | None,
     typer.Option(
         "--since",
-        help="Only dead letters of this length of time up to now (1h, 7d).",
+        help="Only dead letters of this duration up to now (1h, 7d).",
         parser=values.duration,
         metavar="TIME",
         show_default=False,
@@ -50,7 +60,13 @@ Since: TypeAlias = Annotated[
 ]
 Last: TypeAlias = Annotated[
     int | None,
-    typer.Option("--last", help="List at most this many.", parser=values.count, metavar="N", show_default=str(LAST)),
+    typer.Option(
+        "--last",
+        help="Largest number of dead letters to list.",
+        parser=values.count,
+        metavar="N",
+        show_default=str(LAST),
+    ),
 ]
 Redriven: TypeAlias = Annotated[bool, typer.Option("--redriven", help="List dead letters that were sent back, too.")]
 All: TypeAlias = Annotated[bool, typer.Option("--all", help="Send all dead letters back.")]
@@ -72,7 +88,7 @@ def channel_dead(
     redriven: Redriven = False,
     json: flags.Json = False,
 ) -> None:
-    """List the dead letters of a channel, the last ones at the end; with ids show those in full.
+    """List the dead letters of a channel, the newest last; with ids show these in full.
 
     busway channel dead orders billing --reason timeout
     busway channel dead orders billing 3f2a9c
@@ -83,25 +99,30 @@ def channel_dead(
         async with link.connect(reconnect=False) as bus:
             chosen: dict[str, Any] = {"topic": topic or "**", "reason": reason, "since": _back(since)}
             found = await bus.dead_letters(stream, channel, last=most, redriven=redriven or bool(ids), **chosen)
-            away = (await bus.channel_info(stream, channel)).unreached
+            unreached = (await bus.channel_info(stream, channel)).unreached
         if ids:
-            found = [one for one in found if one.id.startswith(tuple(ids))]
-            if missing := [one for one in ids if not any(letter.id.startswith(one) for letter in found)]:
-                raise terminal.Ended(terminal.ERROR, f"busway: no dead letter with the id {missing[0]}")
+            found = [letter for letter in found if letter.id.startswith(tuple(ids))]
+            if missing := [text for text in ids if not any(letter.id.startswith(text) for letter in found)]:
+                raise terminal.Ended(
+                    terminal.ERROR,
+                    f"busway: no dead letter has the id {missing[0]}: `busway channel dead {stream} {channel}` lists the ids",
+                )
         if json:
-            for one in found:
-                terminal.record(_record(one))
+            for letter in found:
+                terminal.record(_record(letter))
         elif ids:
-            for one in found:
-                terminal.out.print(pairs("", _whole(one)))
+            for letter in found:
+                terminal.out.print(pairs("", _whole(letter)))
         elif found:
-            terminal.out.print(rows("", [_row(one) for one in found]))
+            terminal.out.print(rows("", [_row(letter) for letter in found]))
             if len(found) == most:
                 terminal.note(f"the last {most}; --last N shows more")
-        else:
+        elif topic is not None or reason is not None or since is not None:
             terminal.note(f"the channel {stream}/{channel} has no such dead letter")
-        if away:
-            terminal.note(f"without those of {', '.join(away)}, which can't be reached now")
+        else:
+            terminal.note(f"the channel {stream}/{channel} has no dead letters")
+        if unreached:
+            terminal.note(f"the dead letters of {', '.join(unreached)} are missing: these nodes can't be reached now")
 
     terminal.run(show)
 
@@ -120,14 +141,16 @@ def channel_redrive(
 ) -> None:
     """Send dead letters back to their channel, each once: all, some by their ids, or all that match.
 
-    The messages are delivered again as if for the first time. It may be interrupted and repeated.
+    The channel delivers the messages as if for the first time. The command may be interrupted and repeated.
 
     busway channel redrive orders billing --all
     busway channel redrive orders billing --reason timeout --since 1d
     """
     matching = topic is not None or reason is not None or since is not None
     if sum((bool(ids), everything, matching)) != 1:
-        raise typer.BadParameter("say which dead letters: --all, their ids, or filters (--topic, --reason, --since)")
+        raise typer.BadParameter(
+            "the dead letters are missing or ambiguous: give --all, their ids, or filters (--topic, --reason, --since)"
+        )
 
     async def redrive() -> None:
         with terminal.notes.status("") as status:
@@ -150,17 +173,20 @@ def channel_redrive(
         if json:
             terminal.record(result)
         else:
-            terminal.note(f"{result.redriven:,} dead letters were sent back to {stream}/{channel}")
+            before = f"; {result.before:,} had been sent back before" if result.before else ""
+            terminal.note(f"{result.redriven:,} dead letters were sent back to {stream}/{channel}{before}")
         if result.gone:
             terminal.note(
-                f"{result.gone:,} can't be sent back, because the stream has removed their messages or these have expired; "
-                "`busway channel dead --json` has their payloads"
+                f"{result.gone:,} can't be sent back, because the stream has removed their messages or the messages have expired; "
+                "`busway channel dead --json` prints their payloads"
             )
         if result.unreached:
-            terminal.note(f"without those of {', '.join(result.unreached)}, which can't be reached now")
+            terminal.note(
+                f"the dead letters of {', '.join(result.unreached)} are missing: these nodes can't be reached now"
+            )
         if result.left:
             reasons = "their node could not be reached, or is still storing them"
-            raise terminal.Ended(terminal.ERROR, f"busway: {result.left:,} were not sent back: {reasons}; try again")
+            raise terminal.Ended(terminal.ERROR, f"busway: {result.left:,} were not sent back: {reasons}; retry later")
 
     terminal.run(redrive)
 

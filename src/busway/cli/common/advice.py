@@ -1,4 +1,4 @@
-"""What to do about an error, in the words of the command line: the flag or the command that mends it."""
+"""Advice for errors of the command line: names the flag or command that corrects them. Called by terminal.fail()."""
 
 import re
 import ssl
@@ -7,14 +7,14 @@ from typing import Final
 
 from busway import errors
 
-_OTHER_NAME: Final = {62, 64}
-"""OpenSSL's numbers for a certificate of another host or address."""
+_WRONG_NAME: Final = {62, 64}
+"""OpenSSL's error numbers for a certificate of another host or address."""
 _UNKNOWN_ISSUER: Final = {18, 19, 20, 21}
-"""And for one whose issuer is not trusted."""
+"""OpenSSL's error numbers for a certificate whose issuer is not trusted."""
 
 
 def advice(error: BaseException, *, timed: bool = False) -> str:
-    """What to do about it, where there is something; `timed`: the verb has --timeout."""
+    """Return how to correct the error, or an empty text. `timed`: the verb has --timeout."""
     match error:
         case errors.ConnectFailed():
             return _connecting(error)
@@ -23,7 +23,7 @@ def advice(error: BaseException, *, timed: bool = False) -> str:
         case errors.ListenFailed() if flags := _wrong_files(error):
             return f"check {flags}"
         case errors.NoConsumers():
-            return "start a consumer with 'busway sub', or try again later"
+            return "start a subscriber with 'busway sub', or retry later"
         case errors.NoResponders():
             return "start a service with 'busway reply', or check the topic"
         case errors.Timeout() if timed:
@@ -35,7 +35,9 @@ def advice(error: BaseException, *, timed: bool = False) -> str:
         case errors.Forbidden():
             return "check --credentials and the topic"
         case errors.Rejected(code=errors.Code.NO_STREAM):
-            return "'busway stream list' shows what there is"
+            return "'busway stream list' shows the streams"
+        case errors.Rejected(code=errors.Code.NO_CHANNEL):
+            return "'busway channel list' shows the channels; 'busway channel create' or 'busway take --create' creates one"
         case errors.StoreFailed(code=errors.Code.NO_SPACE):
             return "free space on the broker's disk, or start it with a lower --min-free-disk"
         case errors.LimitExceeded():
@@ -50,28 +52,30 @@ def _connecting(error: errors.ConnectFailed) -> str:
         return f"check {flags}"
     for cause in _causes(error):
         match cause:
-            case ssl.SSLCertVerificationError() if cause.verify_code in _OTHER_NAME:
-                return "write a name that the certificate has into --url, or give it with --server-name"
+            case ssl.SSLCertVerificationError() if cause.verify_code in _WRONG_NAME:
+                return "write a host name of the certificate into --url, or give one with --server-name"
             case ssl.SSLCertVerificationError() if cause.verify_code in _UNKNOWN_ISSUER:
-                return "name the authority that signed the server's certificate with --ca"
+                return "give the authority that signed the server's certificate with --ca"
             case ssl.SSLCertVerificationError():
                 return "the server needs another certificate"
             case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
-                return "write tcp:// instead of tls://, or name another with --url"
+                return "write tcp:// instead of tls://, or give another address with --url"
             case ssl.SSLError() if "alert" in text or "ALERT" in str(cause):
-                return _SHOW
+                return _CLIENT_CERT
     if "closed by the other side" in text or "connection was lost" in text:
         if "tls://" in text:
-            return _SHOW
-        return "what listens there may want TLS: write tls:// instead of tcp://, or name another with --url"
-    return "is a server running there? start one with 'busway serve', or name another with --url or BUSWAY_URL"
+            return _CLIENT_CERT
+        return "the server may need TLS: write tls:// instead of tcp://, or give another address with --url"
+    return "is a server running there? start one with 'busway serve', or give another address with --url or BUSWAY_URL"
 
 
-_SHOW: Final = "if the server asks for a client's certificate, show one that its authority signed with --cert and --key"
+_CLIENT_CERT: Final = (
+    "if the server requires a client certificate, give one that its authority signed with --cert and --key"
+)
 
 
 def _wrong_files(error: errors.BusError) -> str:
-    """The flags of the files that the transport found to be wrong; it names them as the fields of busway.TLS."""
+    """Return the flags of the bad files. The transport names them in its error as the fields of busway.TLS."""
     found = {"(cert, key)": "--cert and --key", "(cert)": "--cert", "(key)": "--key", "(ca)": "--ca"}
     return next((flags for words, flags in found.items() if f"{words}:" in str(error)), "")
 
@@ -90,20 +94,20 @@ _SEGMENT: Final = {"+": "*", ">": "**", "#": "**"}
 
 
 def hint(topic: str) -> str | None:
-    """What to say of a topic or pattern of NATS (`a.*.>`), AMQP (`a.*.#`) or MQTT (`a/+/#`). None if it may be one of Busway."""
+    """Return a hint for a topic or pattern of NATS (`a.*.>`), AMQP (`a.*.#`) or MQTT (`a/+/#`), else None."""
     if topic.startswith("re:"):
         return None
     dotted = "/" not in topic and _DOTTED.fullmatch(topic) is not None
     parts = topic.split("." if dotted else "/")
     foreign = not {*parts}.isdisjoint(_SEGMENT)
     if not foreign and not (dotted and ("*" in parts or len(parts) > 2)):
-        return None  # such as app.log, a name of a file or a host
+        return None  # probably the name of a file or a host, such as app.log
     ours = "/".join(_SEGMENT.get(part, part) for part in parts)
     return f"topics are paths such as a/b, and wildcards are * and **: did you mean {ours!r} instead of {topic!r}?"
 
 
-def tell(note: Callable[[str], None], *topics: str) -> None:
-    """Print the hints for these, if there are any."""
+def print_hints(note: Callable[[str], None], *topics: str) -> None:
+    """Print the hints for these topics, if there are any."""
     for topic in topics:
         if (text := hint(topic)) is not None:
             note(text)

@@ -1,4 +1,4 @@
-"""The flags with which every client verb finds its broker, and the connection they make."""
+"""Connection flags of the client verbs, and the bus that they describe. Client verbs are decorated with linked()."""
 
 import functools
 import inspect
@@ -26,15 +26,15 @@ Url = Annotated[
     list[str] | None,
     _flag(
         "--url",
-        help="Address of a server, repeatable; they are tried in order.",
+        help="Address of a server; repeatable; the client tries them in order.",
         show_default=DEFAULT_URL,
         metavar="ADDRESS",
     ),
 ]
-Name = Annotated[str, _flag("--name", help="Name of this client, shown to others.", show_default=False)]
+Name = Annotated[str, _flag("--name", help="Name of this client, shown to other clients.", show_default=False)]
 Ca = Annotated[str | None, _flag("--ca", help="PEM file of the authority to trust (tls://).", metavar="FILE")]
 Cert = Annotated[str | None, _flag("--cert", help="PEM file of this client's certificate.", metavar="FILE")]
-Key = Annotated[str | None, _flag("--key", help="PEM file of the key of that certificate.", metavar="FILE")]
+Key = Annotated[str | None, _flag("--key", help="PEM file of the private key of the certificate.", metavar="FILE")]
 ServerName = Annotated[
     str | None,
     _flag(
@@ -47,7 +47,7 @@ ConnectTimeout = Annotated[
     _flag("--connect-timeout", help="Time to connect.", parser=values.duration, metavar="TIME", show_default="5s"),
 ]
 
-Wait = Annotated[bool, _flag("--wait", help="Wait for a server that is not there yet, without a limit.")]
+Wait = Annotated[bool, _flag("--wait", help="Wait without limit for a server that does not run yet.")]
 Learn = Annotated[
     bool, _flag("--learn/--no-learn", help="Reconnect to other servers of the cluster that the broker announced.")
 ]
@@ -55,7 +55,7 @@ Learn = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where and as whom to connect; run through checked() first."""
+    """The server addresses and the identity of a client. Call checked() before connect()."""
 
     url: list[str] | None = None
     name: str = ""
@@ -70,7 +70,7 @@ class Link:
 
     def checked(self) -> "Link":
         if self.key and not self.cert:
-            raise typer.BadParameter("--key needs --cert: a key proves nothing without its certificate")
+            raise typer.BadParameter("--key needs --cert: give the certificate of the key")
         try:
             for url in self.urls:
                 parse(url)
@@ -83,7 +83,7 @@ class Link:
         return [values.connect_address(url) for url in self.url or ()]
 
     def connect(self, *, reconnect: bool) -> busway.Bus:
-        """A bus that isn't connected yet; a verb that sends once doesn't reconnect, one that streams does."""
+        """Return a bus that is not connected yet. Verbs that run until they are stopped reconnect, others do not."""
         given = self.ca or self.cert or self.server_name
         tls = busway.TLS(cert=self.cert, key=self.key, ca=self.ca, server_name=self.server_name) if given else None
         more: dict[str, Any] = {} if reconnect else {"reconnect": None}
@@ -100,7 +100,7 @@ class Link:
 
 
 def linked(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb whose first parameter is a Link the flags of one."""
+    """Decorate a verb whose first parameter is a Link: replace the parameter with the connection flags."""
     flags = {
         "url": (Url, None),
         "name": (Name, ""),

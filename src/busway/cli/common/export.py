@@ -1,4 +1,4 @@
-"""Stored messages as a file of Arrow or Parquet, which is there when all of it was written."""
+"""Export of stored messages to an Arrow or Parquet file, for `busway replay --out`."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def writer(file: Path) -> "Iterator[Callable[[pa.RecordBatch], None]]":
-    """A function that writes a batch. Leaving it by an error leaves what was there before."""
+    """Yield a function that writes a batch. The file is replaced at the end; after an error it is unchanged."""
     arrow()
     part = file.with_name(f".{file.name}.part")
     schema = _plain(record_batch([], COLUMNS, same={"broker": "", "stream": ""})).schema
@@ -41,7 +41,7 @@ def _opened(part: Path, schema: Any, *, parquet: bool) -> Iterator[Any]:
 
 
 def _plain(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """Texts as they are: in a file of Arrow all batches would need one dictionary."""
+    """Decode dictionary columns: all batches of an Arrow file would have to share one dictionary."""
     pa = arrow()
-    arrays = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in batch.columns]
+    arrays = [column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(arrays, batch.schema.names)

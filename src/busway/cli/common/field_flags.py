@@ -1,4 +1,4 @@
-"""Fields and rules as people write them: `-f venue=krk`, `--where 'price=expr:value > 10'`. Values; no I/O."""
+"""Parser of field and rule flags: `-f venue=krk`, `--where 'price=expr:value > 10'`. Called by the verbs; no I/O."""
 
 import re
 from typing import Any, Final
@@ -14,16 +14,16 @@ _REGULAR: Final = "re:"
 
 
 def fields(given: list[str] | None) -> dict[str, Any] | None:
-    """The fields of `name=value` pairs; a value that is JSON is read as such, anything else is text."""
+    """Parse `name=value` pairs. A value that is valid JSON is decoded; any other value is text."""
     if not given:
         return None
     made: dict[str, Any] = {}
     for pair in given:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise typer.BadParameter(f"{pair!r} is no field: write name=value")
+            raise typer.BadParameter(f"{pair!r} is not a field: write name=value")
         if name in made:
-            raise typer.BadParameter(f"the field {name!r} is given twice")
+            raise typer.BadParameter(f"the field {name!r} is given twice; give each field once")
         made[name] = _value(value)
     try:
         encode_fields(made)
@@ -33,7 +33,7 @@ def fields(given: list[str] | None) -> dict[str, Any] | None:
 
 
 def rules(given: list[str] | None) -> Where | None:
-    """The rules of `name=rule` pairs: see the help of --where."""
+    """Parse the rules of --where."""
     if not given:
         return None
     made: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def rules(given: list[str] | None) -> Where | None:
     for pair in given:
         if pair.startswith(_EXPRESSION):
             if whole is not None:
-                raise typer.BadParameter("only one expression over the whole message; join them with &&")
+                raise typer.BadParameter("--where takes one expression over the whole message; join them with &&")
             whole = expr(pair.removeprefix(_EXPRESSION))
             continue
         name, equals, rule = pair.partition("=")
@@ -59,9 +59,9 @@ def rules(given: list[str] | None) -> Where | None:
 
 
 def shown(values: dict[str, Any]) -> str:
-    """Fields on one's screen, in one line: `venue=krk size=5`."""
+    """Return fields as one line for a terminal: `venue=krk size=5`."""
     text = " ".join(f"{name}={_text(value)}" for name, value in values.items())
-    # JSON leaves some control characters as they are.
+    # JSON does not escape all control characters.
     return text if text.isprintable() else "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
@@ -78,7 +78,7 @@ def _rule(name: str, rule: str) -> Any:
         try:
             return re.compile(rule.removeprefix(_REGULAR))
         except re.error as error:
-            raise typer.BadParameter(f"the rule of {name!r} is no regular expression: {error}") from None
+            raise typer.BadParameter(f"the rule of {name!r} is not a regular expression: {error}") from None
     return _value(rule)
 
 

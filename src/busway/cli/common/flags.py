@@ -1,4 +1,4 @@
-"""Flags that several verbs share, and the environment twin that every flag of every verb gets."""
+"""Flags that several verbs share, and the environment variable that every flag of a verb gets. Used by all verbs."""
 
 import copy
 import functools
@@ -45,7 +45,7 @@ Field = Annotated[
     typer.Option(
         "--field",
         "-f",
-        help="A field of the message, repeatable. A value that is valid JSON is parsed: -f size=5 -f venue=krk.",
+        help="A field of the message; repeatable. A value that is valid JSON is parsed: -f size=5 -f venue=krk.",
         metavar="NAME=VALUE",
         show_default=False,
     ),
@@ -55,7 +55,7 @@ Where = Annotated[
     typer.Option(
         "--where",
         "-w",
-        help="A rule for a field, repeatable. name=value: equal, a pattern with * or ?, or one of a JSON list; a name alone requires "
+        help="A rule for a field; repeatable. name=value: equal, a pattern with * or ?, or one of a JSON list; a name alone requires "
         "the field; name=re:REGEX; name=expr:CEL with the field as value; expr:CEL over the whole message.",
         metavar="NAME=RULE",
         show_default=False,
@@ -71,7 +71,7 @@ Count = Annotated[
 Repeat = Annotated[
     int | None,
     typer.Option(
-        "--count", "-n", help="Number of times to send it.", parser=values.count, metavar="N", show_default="1"
+        "--count", "-n", help="Number of times to send the message.", parser=values.count, metavar="N", show_default="1"
     ),
 ]
 For = Annotated[
@@ -82,7 +82,7 @@ For = Annotated[
 ]
 Rate = Annotated[
     float | None,
-    typer.Option("--rate", help="Messages per second, at most.", min=0.001, metavar="N", show_default=False),
+    typer.Option("--rate", help="Largest number of messages per second.", min=0.001, metavar="N", show_default=False),
 ]
 Timeout = Annotated[
     float,
@@ -92,7 +92,7 @@ Reach = Annotated[
     Scope,
     typer.Option(
         "--scope",
-        help="In a cluster, who gets it: all clients (global), those of this node (local), those of other nodes (remote).",
+        help="Clients of a cluster that are addressed: all (global), those of this node (local), or those of other nodes (remote).",
     ),
 ]
 Raw = Annotated[bool, typer.Option("--raw", "-r", help="Print payload bytes only, without newlines.")]
@@ -109,7 +109,7 @@ def checked(make: Callable[[], T]) -> T:
 
 
 def with_environment(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give every flag `--some-flag` of a verb the environment variable BUSWAY_<VERB>_SOME_FLAG, unless it has a variable already."""
+    """Decorate a verb: give each flag without an environment variable the variable BUSWAY_<VERB>_<FLAG>."""
 
     @functools.wraps(verb)
     def same(**given: Any) -> None:
@@ -117,37 +117,46 @@ def with_environment(verb: Callable[..., None]) -> Callable[..., None]:
 
     signature = inspect.signature(verb, eval_str=True)
     parameters = [
-        parameter.replace(annotation=_twinned(parameter.annotation, verb.__name__), kind=inspect.Parameter.KEYWORD_ONLY)
+        parameter.replace(
+            annotation=_with_variable(parameter.annotation, verb.__name__), kind=inspect.Parameter.KEYWORD_ONLY
+        )
         for parameter in signature.parameters.values()
     ]
     same.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return same
 
 
-def _twinned(annotation: Any, verb: str) -> Any:
+def _with_variable(annotation: Any, verb: str) -> Any:
     kind, option = get_args(annotation)
     if not isinstance(option, OptionInfo) or option.envvar:
         return annotation
     option = copy.copy(option)
-    names = (option.default, *(option.param_decls or ()))  # typer takes the first name for the default until it is told
+    names = (
+        option.default,
+        *(option.param_decls or ()),
+    )  # until it parses the option, typer stores its first name as the default
     flag = next(str(name) for name in names if str(name).startswith("--")).partition("/")[0]
     option.envvar = f"BUSWAY_{verb}_{flag.lstrip('-')}".replace("-", "_").upper()
     return Annotated[kind, option]
 
 
 class Command(TyperCommand):
+    """A typer command whose help shows no value type behind a switch."""
+
     def get_params(self, ctx: Any) -> list[Any]:
         return _plain(super().get_params(ctx))
 
 
 class Group(TyperGroup):
+    """A typer group whose help shows no value type behind a switch."""
+
     def get_params(self, ctx: Any) -> list[Any]:
         return _plain(super().get_params(ctx))
 
 
 def _plain(parameters: list[Any]) -> list[Any]:
-    """Without the type that typer writes behind a flag: `--json` instead of `--json <bool>`."""
-    for one in parameters:
-        if getattr(one, "is_flag", False):
-            one.metavar = ""
+    """Remove the value type that typer shows behind a switch: `--json` instead of `--json <bool>`."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
     return parameters

@@ -23,7 +23,7 @@ FORMAT: Final = "BUSWAY_LOG_FORMAT"
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _FORMATS: Final = ("text", "json")
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""Attributes that every log record has. Others are structured fields."""
+"""Attributes that every log record has. All other attributes are structured fields."""
 _LINKS: Final = "busway.cluster.links"
 
 
@@ -37,7 +37,7 @@ def begin(level: str | None = None, form: str | None = None, *, quiet: bool = Fa
     chosen = _known(named, _LEVELS, "log level") if named else None
     default = "error" if quiet else "info" if form == "json" else "warning"
     root = logging.getLogger()
-    for handler in [one for one in root.handlers if isinstance(one, _Handler)]:
+    for handler in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
         root.removeHandler(handler)
     root.addHandler(_Handler(_Json() if form == "json" else _Lines()))
     logging.getLogger("busway").setLevel(_LEVELS[chosen or default])
@@ -46,7 +46,7 @@ def begin(level: str | None = None, form: str | None = None, *, quiet: bool = Fa
 
 
 def without_missed() -> None:
-    """For a command that itself tells how many messages its output has missed."""
+    """Drop the log lines about missed messages, for a command that reports missed messages itself."""
     logging.getLogger("busway.client").addFilter(lambda record: not hasattr(record, "missed"))
 
 
@@ -57,7 +57,7 @@ def _known(value: str, known: Any, what: str) -> str:
 
 
 class _Handler(logging.Handler):
-    """Writes beside progress bars, which share the console."""
+    """Writes log lines to the console of the progress bars, so that neither overwrites the other."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()

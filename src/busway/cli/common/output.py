@@ -1,4 +1,4 @@
-"""How verbs that go on print messages: as lines, JSON, bytes or a format, until enough were printed."""
+"""Output of messages by `sub`, `take` and `replay`: renders lines, JSON, bytes or a format, up to a count."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,35 +11,35 @@ from busway.message import Message
 from busway.topic import matches
 
 Render: TypeAlias = Callable[[list[Message], int], bytes]
-"""The bytes for some messages; how many were printed before."""
+"""Renders messages as bytes. The second argument is the number of messages printed before."""
 
 
 async def read(
     subscription: busway.Subscription, printer: "Printer", earlier: list[str], only: str | None = None
 ) -> None:
-    """Print what comes, of the stream `only` if that is given.
+    """Print the messages of a subscription; with `only` those of that stream.
 
-    A message that an earlier pattern of the same call matches too is that one's to print.
+    Messages that match one of the `earlier` patterns are left out: the subscription of that pattern prints them.
     """
     async for batch in subscription.batches():
-        if subscription.notify and any(one.kind == "notify" for one in batch):
-            printer.handed_over(subscription.pattern)
-            batch = [one for one in batch if one.kind != "notify"]  # noqa: PLW2901
+        if subscription.notify and any(message.kind == "notify" for message in batch):
+            printer.retained_printed(subscription.pattern)
+            batch = [message for message in batch if message.kind != "notify"]  # noqa: PLW2901
         if earlier:
-            batch = [one for one in batch if not any(_has(pattern, one.topic) for pattern in earlier)]  # noqa: PLW2901
+            batch = [message for message in batch if not any(_has(pattern, message.topic) for pattern in earlier)]  # noqa: PLW2901
         if only is not None:
-            batch = [one for one in batch if one.stream == only]  # noqa: PLW2901
+            batch = [message for message in batch if message.stream == only]  # noqa: PLW2901
         await printer.print(batch)
     printer.done.set()  # the subscription has ended
 
 
 def _has(pattern: str, topic: str) -> bool:
-    """Whether a topic belongs to a pattern. With its slash in front, a topic that begins with `re:` is no expression."""
+    """Return True if the topic matches. The slash prevents that a topic such as `re:a` is read as an expression."""
     return matches(pattern, f"/{topic}")
 
 
 class Printer:
-    """Prints batches until enough were printed."""
+    """Prints batches up to a count, and reports missed messages. `done` is set at the count or the end."""
 
     def __init__(self, render: Render, count: int | None, note: Callable[[str], None]) -> None:
         self.done = asyncio.Event()
@@ -60,20 +60,21 @@ class Printer:
         missed = sum(message.missed for message in batch)
         if missed:
             self._note(f"missed {missed} message{'s' * (missed != 1)} before this point")
-        async with self._writing:  # of several patterns one at a time
+        async with self._writing:  # several subscriptions share the output
             await terminal.stream(self._render(batch, before))
         self._written += len(batch)
         if self._written == self._count:
             self.done.set()
 
-    def handed_over(self, pattern: str) -> None:
-        self._note(f"everything kept on {pattern} has been printed")
+    def retained_printed(self, pattern: str) -> None:
+        """Report that all retained messages of a pattern were printed."""
+        self._note(f"all retained messages of {pattern} have been printed")
 
-    def tell_missed(self, total: int) -> None:
-        """At the end: how many messages were missed in all."""
+    def report_missed(self, total: int) -> None:
+        """Report at the end how many messages were missed in total."""
         if total:
             self._note(
-                f"missed {total} message{'s' * (total != 1)} in all: the output was read too slowly (see --policy)"
+                f"missed {total} message{'s' * (total != 1)} in total: the output was read too slowly (see --policy)"
             )
 
 
@@ -97,6 +98,6 @@ def renderer(*, raw: bool, json: bool, format: str | None) -> Render:  # noqa: A
 
 
 def _marks(message: Message) -> str:
-    """What is special about a message: its fields, and that it is none of the plain ones."""
+    """Return the fields of a message, and its kind unless it is a plain publish, as text before the payload."""
     kind = f"<{message.kind}> " if message.kind != "publish" else ""
     return f"{kind}[{field_flags.shown(fields)}] " if (fields := message.fields) else kind

@@ -1,4 +1,4 @@
-"""The payloads that a verb sends: one payload, repeated, or one per line, paced by count, rate and time."""
+"""Payloads that `pub`, `push`, `req` and `post` send: one, repeated, or one per line, limited by count and rate."""
 
 import asyncio
 import concurrent.futures
@@ -21,7 +21,7 @@ _RUN = 1024  # repeats of one payload that are sent together
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The flags that say what is sent; run through checked() first."""
+    """The flags that define the payloads of a verb. Call checked() before anything else."""
 
     body: str | None
     file: str | None
@@ -39,21 +39,21 @@ class Source:
 
     @property
     def lasts(self) -> bool:
-        """Whether sending may take a while: more than one message, or a pace."""
+        """True if sending may take long: several messages, a rate or a time."""
         return self.rate is not None or self.seconds is not None or (self.count or 1) > 1
 
     def progress(self, *, shown: bool) -> Sending:
-        """A bar for what is sent; `shown`: the verb prints nothing that it would disturb."""
+        """Return a progress bar. `shown`: no other output of the verb would disturb it."""
         return Sending(None if self.lines else self.count, shown=shown and self.lasts)
 
     async def whole(self) -> bytes:
-        """The payload of a verb that sends one."""
+        """Return the only payload, from the argument, the file or stdin."""
         if self.file is not None or self.body == "-":
             return b"".join([chunk async for chunk in _chunks(self.file)])
         return (self.body or "").encode("utf-8", "surrogateescape")
 
     async def runs(self) -> AsyncIterator[list[bytes]]:
-        """Lists of payloads to be sent, at the pace that was asked for."""
+        """Yield lists of payloads, each when its time has come."""
         pace = _Pace(self.count, self.rate, self.seconds)
         if self.lines:
             async for lines in pace.until_over(_lines(self.file)):
@@ -75,7 +75,7 @@ class Source:
 
 
 class _Pace:
-    """How many more may be sent, and when the next."""
+    """Limits sending: how many payloads are left, when the next one is due, and when sending ends."""
 
     def __init__(self, count: int | None, rate: float | None, seconds: float | None) -> None:
         self.left = count
@@ -89,14 +89,14 @@ class _Pace:
         return self.left == 0 or (self._end is not None and time.monotonic() >= self._end)
 
     def cut(self, payloads: list[bytes]) -> list[list[bytes]]:
-        """What of these may be sent, in runs; with a rate each goes alone."""
+        """Count payloads against the limit, and split them into runs. With a rate each payload is its own run."""
         if self.left is not None:
             payloads = payloads[: self.left]
             self.left -= len(payloads)
         return [[payload] for payload in payloads] if self._interval else [payloads] if payloads else []
 
     async def until_over(self, source: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
-        """What comes before the time is up."""
+        """Yield from `source` until it ends or the time is up."""
         while True:
             try:
                 async with asyncio.timeout(None if self._end is None else max(0.0, self._end - time.monotonic())):
@@ -106,19 +106,19 @@ class _Pace:
             yield lines
 
     async def ready(self) -> bool:
-        """Wait for the next run's time; False when the time is up first."""
+        """Wait until the next run is due. Returns False if sending ends before."""
         now = time.monotonic()
         if self._end is not None and max(now, self._next) >= self._end:
             await asyncio.sleep(max(0.0, self._end - now))
             return False
         if self._interval:
             await asyncio.sleep(max(0.0, self._next - now))
-            self._next = max(self._next, now - 1.0) + self._interval  # a pause is not made up for by a burst
+            self._next = max(self._next, now - 1.0) + self._interval  # a pause is not followed by a burst
         return True
 
 
 async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
-    """Lines as they come; what stands after the last newline is a line too."""
+    """Yield lines as they arrive. Text after the last newline is a line, too."""
     rest = b""
     async for chunk in _chunks(file):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -129,10 +129,10 @@ async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
 
 
 async def _chunks(file: str | None) -> AsyncIterator[bytes]:
-    """Read in a thread of its own: stdin may be silent for hours while the connection must answer its heartbeats.
+    """Read chunks in a thread: stdin may be silent for hours, and the connection must answer heartbeats in that time.
 
-    The thread is a daemon and reads past Python's buffers, because nothing can wake a read of a terminal when the verb is
-    interrupted, and the interpreter would wait for the buffer's lock.
+    The thread is a daemon and does not use Python's buffers: an interrupt can't wake a read from a terminal, and the
+    interpreter would wait for the lock of the buffer.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes | OSError] = asyncio.Queue(4)
@@ -149,7 +149,7 @@ async def _chunks(file: str | None) -> AsyncIterator[bytes]:
                 asyncio.run_coroutine_threadsafe(putting, loop).result()
             except (RuntimeError, concurrent.futures.CancelledError):
                 putting.close()
-                return  # the loop has ended: nobody wants more
+                return  # the loop has ended
 
     with contextlib.ExitStack() as stack:
         stdin = file in (None, "-")

@@ -1,4 +1,4 @@
-"""A progress bar on stderr for verbs that send for a while."""
+"""Progress bar on stderr for verbs that send many messages."""
 
 from typing import Self
 
@@ -9,7 +9,7 @@ from busway.cli.common import terminal
 
 
 class Rate(ProgressColumn):
-    """Messages per second."""
+    """A column with the messages per second."""
 
     def render(self, task: Task) -> Text:
         elapsed = task.elapsed or 0.0
@@ -17,7 +17,7 @@ class Rate(ProgressColumn):
 
 
 class Sending:
-    """Shows how many messages were sent, of `total` if that is known. Draws only if `shown` and stderr is a terminal."""
+    """Counts sent messages, of `total` if it is known. Draws only if `shown` and stderr is a terminal."""
 
     def __init__(self, total: int | None, *, shown: bool) -> None:
         self._progress = Progress(

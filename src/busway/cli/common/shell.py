@@ -1,4 +1,4 @@
-"""Shell commands that verbs run for messages: payload on stdin, topic in the environment, output back."""
+"""Shell commands of `--exec` and `--ask`: each gets the payload on stdin and the topic in $BUSWAY_TOPIC."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from busway.message import Message
 
 
 class Command:
-    """Runs a shell command for each message, in a process group of its own, and returns its output."""
+    """Runs a shell command for each message, in its own process group, and returns its output. Raises HandlerError."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -19,13 +19,13 @@ class Command:
 
     async def __call__(self, message: Message) -> bytes:
         # A file instead of a pipe: a command may end without reading its input, and that is no error.
-        with tempfile.TemporaryFile() as given:
-            given.write(message.payload)
-            given.seek(0)
+        with tempfile.TemporaryFile() as payload:
+            payload.write(message.payload)
+            payload.seek(0)
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_shell(
                     self._command,
-                    stdin=given,
+                    stdin=payload,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
                     env=os.environ | {"BUSWAY_TOPIC": message.topic},
@@ -40,7 +40,7 @@ class Command:
         self._running.add(process.pid)
         try:
             output, errors = await process.communicate()
-        except asyncio.CancelledError:  # the time to drain is over, or that to say whether it is willing
+        except asyncio.CancelledError:  # the time to drain or to answer --ask is over
             _end_group(process.pid, signal.SIGKILL)
             raise
         finally:
@@ -53,10 +53,11 @@ class Command:
 
     @property
     def running(self) -> bool:
+        """True while a command runs."""
         return bool(self._running)
 
     def interrupt(self) -> None:
-        """Ask every command that runs to end, with all that it started; the terminal's Ctrl-C doesn't reach them."""
+        """Send SIGTERM to the process group of every command that runs. Ctrl-C at the terminal does not reach them."""
         for group in self._running:
             _end_group(group, signal.SIGTERM)
 
@@ -67,6 +68,6 @@ def _end_started(starting: "asyncio.Future[asyncio.subprocess.Process]") -> None
         _end_group(starting.result().pid, signal.SIGKILL)
 
 
-def _end_group(group: int, how: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has just ended
-        os.killpg(group, how)
+def _end_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # the group has just ended
+        os.killpg(group, number)

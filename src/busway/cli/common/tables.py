@@ -1,6 +1,6 @@
-"""Tables and figures for people: pairs of name and value, and rows under their names, with units. Values; no I/O.
+"""Tables for the terminal: pairs of name and value, and rows under column names, with units. Called by verbs; no I/O.
 
-A cell may hold text of other users, such as the name of a client: it is shown as it is, and stays in its cell.
+A cell may hold text of other users, such as the name of a client. It is shown unchanged, on one line, without markup.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,16 +17,16 @@ _DURATIONS: Final = {"max_age", "once", "lease", "uptime", "max_processing", "ta
 _TIMES: Final = {"time", "held_since"}
 _SIZES: Final = {"bytes", "frame", "topic_bytes", "outbox"}
 _UNLIMITED: Final = {"lease", "max_deliveries"}
-"""Settings whose zero means none."""
+"""Settings for which zero means no limit."""
 
 
 def ordered(
     figures: Mapping[str, Any], first: Collection[str] = (), *, everything: bool = False, sizes: Collection[str] = ()
 ) -> dict[str, str]:
-    """Lines of a table. `first` names the figures that are always shown, in their order.
+    """Return the lines of a table. `first` names the figures that are always shown, in their order.
 
-    Other figures follow, but only if they are neither zero nor empty, unless `everything` is asked for. `sizes` names
-    figures in bytes that their names do not show.
+    Figures that are zero or empty are left out unless `everything` is true. `sizes` names figures that count bytes
+    although their names do not say so.
     """
     names = [*(name for name in first if name in figures), *(name for name in figures if name not in first)]
     return {
@@ -37,6 +37,7 @@ def ordered(
 
 
 def empty(value: object) -> bool:
+    """Return True for zero, False, None and empty texts and lists."""
     return value is None or value is False or value in (0, "", [], ())
 
 
@@ -59,7 +60,7 @@ def _text(name: str, value: Any, sizes: Collection[str]) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """A length of time in its two largest units: 3d 4h, 5m 2s."""
+    """Return a duration in its two largest units: 3d 4h, 5m 2s."""
     left = round(max(seconds, 0))
     parts: list[str] = []
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
@@ -70,10 +71,11 @@ def elapsed(seconds: float) -> str:
 
 
 _SHORT: Final = 12
-"""Characters of a text that is never wrapped."""
+"""Longest text, in characters, that is never wrapped."""
 
 
 def pairs(title: str, values: dict[str, Any]) -> Table:
+    """Return a table with one line per name and value."""
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
     table.add_column(style="cyan")
     table.add_column()
@@ -82,22 +84,22 @@ def pairs(title: str, values: dict[str, Any]) -> Table:
     return table
 
 
-def rows(title: str, given: list[dict[str, Any]], *, optional: Collection[str] = ()) -> Table:
-    """Rows under their names, without columns in which every row is empty, or zero if the column is `optional`.
+def rows(title: str, records: list[dict[str, Any]], *, optional: Collection[str] = ()) -> Table:
+    """Return a table of rows. A column is left out if it is empty in every row, or zero if it is `optional`.
 
-    Numbers keep their line on a narrow screen; texts are wrapped.
+    On a narrow screen texts are wrapped, numbers are not.
     """
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="cyan")
     names = [
         name
-        for name in given[0]
-        if any(row.get(name) not in (("", None, 0, "0") if name in optional else ("", None)) for row in given)
+        for name in records[0]
+        if any(row.get(name) not in (("", None, 0, "0") if name in optional else ("", None)) for row in records)
     ]
     for name in names:
-        number = isinstance(given[0].get(name), int)
-        short = all(len(str(row.get(name) or "")) <= _SHORT for row in given)
+        number = isinstance(records[0].get(name), int)
+        short = all(len(str(row.get(name) or "")) <= _SHORT for row in records)
         table.add_column(name, justify="right" if number else "left", no_wrap=number or short)
-    for row in given:
+    for row in records:
         table.add_row(*(_cell(row.get(name)) for name in names))
     return table
 
@@ -116,5 +118,5 @@ def _cell_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list | tuple):
-        return " ".join(str(one) for one in value)
+        return " ".join(str(item) for item in value)
     return str(value)

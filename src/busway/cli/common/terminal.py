@@ -1,6 +1,6 @@
-"""Where output goes and how a verb ends: data to stdout, notes to stderr, errors to one line and an exit code.
+"""Output and exit codes of verbs: data goes to stdout, notes go to stderr, an error becomes one line and an exit code.
 
-Every verb runs its coroutine through run(); nothing else of the command line prints errors or chooses exit codes.
+Every verb runs its coroutine with run(). Only this module and busway.cli.lake.job print errors and choose exit codes.
 """
 
 import asyncio
@@ -28,16 +28,17 @@ TIMEOUT: Final = 3
 NOBODY: Final = 4
 REJECTED: Final = 5
 FOUND: Final = 6
-"""An audit has found something."""
+"""`busway lake audit` found problems."""
 INTERRUPTED: Final = 130
 
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 1000)
-"""For people: tables and coloured lines on stdout; whole lines where no screen is."""
+"""Tables and coloured lines on stdout. Lines are not wrapped if stdout is not a terminal."""
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
+"""Notes, log lines and progress bars on stderr."""
 
 
-class Ended(Exception):  # noqa: N818 - not an error: a verb has come to its end with this exit code
-    """Raised by a verb that ends with an exit code of its own; the text, if any, goes to stderr."""
+class Ended(Exception):  # noqa: N818 - not an error: the verb has ended with this exit code
+    """Raised by a verb to end with this exit code. The text, if any, is printed on stderr."""
 
     def __init__(self, code: int, text: str = "") -> None:
         super().__init__(text)
@@ -46,20 +47,20 @@ class Ended(Exception):  # noqa: N818 - not an error: a verb has come to its end
 
 
 def note(text: str) -> None:
-    """A line for people, on stderr."""
+    """Print a line on stderr."""
     notes.print(text, markup=False, style="dim" if notes.is_terminal else None)
 
 
 def data(payload: bytes) -> None:
-    """Bytes to stdout, at once."""
+    """Write bytes to stdout and flush them."""
     sys.stdout.buffer.write(payload)
     sys.stdout.buffer.flush()
 
 
 async def stream(payload: bytes) -> None:
-    """As data(), for verbs that go on: a reader that pauses (`| less`) must not keep the connection from its heartbeats.
+    """Write bytes to stdout without blocking the event loop: a reader may pause (`| less`), and heartbeats must go on.
 
-    Written by a daemon thread and past Python's buffers, so that an interrupt needs to wait for neither.
+    A daemon thread writes them without Python's buffers, so that an interrupt waits for neither.
     """
     loop = asyncio.get_running_loop()
     written: asyncio.Future[None] = loop.create_future()
@@ -72,11 +73,11 @@ async def stream(payload: bytes) -> None:
                 rest = rest[os.write(sys.stdout.fileno(), rest) :]
         except OSError as raised:
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(_finish, written, error)
 
     if len(payload) <= select.PIPE_BUF and select.select([], [sys.stdout], [], 0)[1]:
-        write()  # there is room for it
+        write()  # the pipe has room
     else:
         threading.Thread(target=write, daemon=True, name="busway-output").start()
     await written
@@ -92,11 +93,12 @@ def _finish(future: "asyncio.Future[None]", error: OSError | None) -> None:
 
 
 def record(value: object) -> None:
-    """One JSON object on a line of its own, to stdout."""
+    """Write one JSON object as a line to stdout."""
     data(msgspec.json.encode(value, enc_hook=str) + b"\n")
 
 
 def exit_code(error: BaseException) -> int:
+    """Return the exit code for an error."""
     match error:
         case errors.InvalidTopic() | errors.InvalidFields() | errors.InvalidRule():
             return USAGE
@@ -111,7 +113,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def run(verb: Callable[[], Coroutine[Any, Any, None]], *, timed: bool = False) -> None:
-    """Run a verb to its end and leave with its exit code. `timed`: it has --timeout."""
+    """Run a verb, and exit with its code. `timed`: the verb has --timeout."""
     try:
         busway.run(_one_error(verb()))
     except Ended as ended:
@@ -128,7 +130,7 @@ def run(verb: Callable[[], Coroutine[Any, Any, None]], *, timed: bool = False) -
 
 
 async def _one_error(work: Coroutine[Any, Any, None]) -> None:
-    """A task group's errors as the one that came first: a verb ends with one line."""
+    """Replace the errors of a task group by the first of them, because a verb prints one line."""
     try:
         await work
     except BaseExceptionGroup as group:
@@ -139,6 +141,7 @@ async def _one_error(work: Coroutine[Any, Any, None]) -> None:
 
 
 def fail(error: Exception, *, timed: bool) -> None:
+    """Print an error with its advice on one line of stderr, and exit with its code."""
     text = f"busway: {_one_line(error)}"
     hint = advice(error, timed=timed)
     print(f"{text} ({hint})" if hint else text, file=sys.stderr)
@@ -151,13 +154,13 @@ def _one_line(error: BaseException) -> str:
 
 
 def silence_stdout() -> None:
-    """Whoever read our output has gone: leave nothing for the interpreter to flush into the broken pipe."""
+    """Redirect stdout to the null device, so that the interpreter does not flush into a broken pipe."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Signals:
-    """SIGINT and SIGTERM as something a verb waits for: the first asks to end, the second makes it end now."""
+    """Events for SIGINT and SIGTERM: the first signal asks a verb to end, the second one ends it at once."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
@@ -167,7 +170,7 @@ class Signals:
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._came, number)
+            loop.add_signal_handler(number, self._received, number)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -175,6 +178,6 @@ class Signals:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
-    def _came(self, number: int) -> None:
+    def _received(self, number: int) -> None:
         self.interrupted = self.interrupted or number == signal.SIGINT
         (self.second if self.first.is_set() else self.first).set()

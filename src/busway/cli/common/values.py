@@ -1,4 +1,4 @@
-"""How people write values on the command line: durations, sizes, counts, addresses, formats. Values; no I/O."""
+"""Parsers and formatters of command line values: durations, sizes, addresses, formats. Used by flags; no I/O."""
 
 import re
 from datetime import datetime
@@ -22,7 +22,7 @@ _SCHEMES = ("unix", "tcp", "tls", "memory")
 
 
 def duration(text: str | float) -> float:
-    """Seconds of `10s`, `5m`, `2h`, `1d`, `250ms`; a bare number is seconds."""
+    """Parse `10s`, `5m`, `2h`, `1d` or `250ms` as seconds. A number without a unit is seconds."""
     if not isinstance(text, str):
         return text  # a flag's default
     found = _DURATION.fullmatch(text.strip())
@@ -32,12 +32,12 @@ def duration(text: str | float) -> float:
 
 
 def size(text: str | int) -> int:
-    """Bytes of `128`, `64k`, `1m`, `2g`; k is 1024."""
+    """Parse `128`, `64k`, `1m` or `2g` as bytes; k is 1024."""
     return int(_scaled(text, _BYTES, "a size: write 128, 64k, 1m or 2g"))
 
 
 def count(text: str | int) -> int:
-    """A number of things, at least one: `100`, `50k`, `1m`; k is 1000."""
+    """Parse a count of at least 1: `100`, `50k`, `1m`; k is 1000."""
     wanted = "a whole number of 1 or more: write 100, 50k or 1m"
     number = _scaled(text, _COUNTS, wanted)
     if number < 1 or number.denominator != 1:
@@ -55,13 +55,13 @@ def _scaled(text: str | int, units: dict[str | None, int], wanted: str) -> Fract
 
 
 def topic(text: str) -> str:
-    """A topic, checked before anything is sent."""
+    """Check a topic before anything is sent."""
     check_topic(text)
     return text
 
 
 def pattern(text: str) -> str:
-    """A topic, a pattern with `*` or `**`, or `re:` and a regular expression, checked before anything is sent."""
+    """Check a topic, a pattern with `*` or `**`, or `re:` and a regular expression, before anything is sent."""
     try:
         check_pattern(text)
     except ValueError as error:
@@ -70,7 +70,7 @@ def pattern(text: str) -> str:
 
 
 def topic_template(text: str) -> str:
-    """A topic in which names in braces stand for something, or `none`."""
+    """Check a topic with placeholders in braces."""
     check_topic(_FIELD.sub("x", text))
     return text
 
@@ -84,7 +84,7 @@ def channel_name(text: str) -> str:
 
 
 def place(text: str) -> int | datetime | str:
-    """A place in a stream: an offset, a time, or text that the library reads (all, 1h, a position)."""
+    """Parse a position in a stream: an offset, a time, or text that the library parses (all, 1h, a position)."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         return int(text)
@@ -92,30 +92,32 @@ def place(text: str) -> int | datetime | str:
 
 
 def one_place(text: str) -> "int | datetime | str | Position":
-    """A place in one stream: an offset, a time, a position, or a length of time back."""
+    """Parse a position in one stream: an offset, a time, a position, or a duration back."""
     found = place(text)
     return Position.parse(found) if isinstance(found, str) and ":" in found else found
 
 
 def since(text: str) -> datetime | str:
-    """From where stored messages are wanted; a time without a zone is a local one."""
+    """Parse the start of stored messages. A time without a zone is local time."""
     text = text.strip()
     if _DATE.match(text):
         try:
             return datetime.fromisoformat(text).astimezone()
         except ValueError:
-            raise ValueError(f"{text!r} is no time: write 2026-01-31, 2026-01-31T12:00 or 2026-01-31T12:00Z") from None
+            raise ValueError(
+                f"{text!r} is not a time: write 2026-01-31, 2026-01-31T12:00 or 2026-01-31T12:00Z"
+            ) from None
     try:
         encode_since(text)
     except ValueError:
         raise ValueError(
-            f"{text!r} is no place: write all, a length of time back (1h), a time (2026-01-31T12:00) or a position"
+            f"{text!r} is not a position: write all, a duration back (1h), a time (2026-01-31T12:00) or a position"
         ) from None
     return text
 
 
 def shown_size(number: int) -> str:
-    """Bytes as people read them: 62.1m; k is 1024."""
+    """Format bytes in the largest unit: 62.1m; k is 1024."""
     for unit, factor in (("g", 1024**3), ("m", 1024**2), ("k", 1024)):
         if number >= factor:
             return f"{number / factor:.1f}{unit}"
@@ -123,7 +125,7 @@ def shown_size(number: int) -> str:
 
 
 def shown_duration(seconds: float | None) -> str:
-    """A length of time in its largest whole unit: 7d, 90s; for ever if there is none."""
+    """Format a duration in its largest whole unit: 7d, 90s; None is `for ever`."""
     if seconds is None:
         return "for ever"
     for unit in ("d", "h", "m", "s"):
@@ -133,38 +135,38 @@ def shown_duration(seconds: float | None) -> str:
 
 
 def listen_address(scheme: str, text: str) -> str:
-    """The server's address of what follows --unix, --tcp or --tls; a whole address is taken as it is."""
+    """Return the address for a value of --unix, --tcp or --tls. A complete address is returned unchanged."""
     if text.startswith((f"{scheme}:", "unix:", "tcp://", "tls://")):
         return text
-    _known(text)
+    _check_scheme(text)
     return f"unix:{text}" if scheme == "unix" else f"{scheme}://{text}"
 
 
 def connect_address(text: str) -> str:
-    """An address to connect to; the scheme may be left out: `host:port` is TCP, a path is a Unix socket."""
+    """Return the address to connect to. Without a scheme `host:port` is TCP, and a path is a Unix socket."""
     if text.partition(":")[0] in _SCHEMES and ":" in text:
         return text
-    _known(text)
+    _check_scheme(text)
     if "/" not in text and re.search(r":\d+$", text):
         return f"tcp://{text}"
     return f"unix:{text}"
 
 
-def _known(text: str) -> None:
-    """A scheme nobody knows is a mistake, not the beginning of a path."""
+def _check_scheme(text: str) -> None:
+    """Raise ValueError for an unknown scheme, which must not be read as a path."""
     found = _SCHEME.match(text)
     if found is not None and found[1] not in _SCHEMES:
-        raise ValueError(f"{text!r} begins with no known scheme: write unix:PATH, tcp://HOST:PORT or tls://HOST:PORT")
+        raise ValueError(f"{text!r} has an unknown scheme: write unix:PATH, tcp://HOST:PORT or tls://HOST:PORT")
 
 
 def readable(payload: bytes) -> str:
-    """Payload as text on one's screen: UTF-8 without its last newline, anything else and control characters escaped."""
+    """Format a payload as UTF-8 text without its last newline. Other bytes and control characters are escaped."""
     text = payload.removesuffix(b"\n").decode("utf-8", "backslashreplace")
     return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
 
 
 def one_line(text: str) -> str:
-    """Text that stays on its line of a list: new lines, tabs and control characters escaped."""
+    """Escape newlines, tabs and control characters, so that the text stays on one line."""
     text = text.replace("\n", "\\n").replace("\t", "\\t")
     return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
 
@@ -175,7 +177,7 @@ def _escape(character: str) -> str:
 
 
 class Format:
-    """A --format text such as `{time} {topic} {payload}`. Backslash n and t are a new line and a tab; other braces stay."""
+    r"""A --format text such as `{time} {topic} {payload}`. `\n` and `\t` are a newline and a tab; other braces stay."""
 
     FIELDS = (
         *("topic", "payload", "fields", "id", "time", "sender", "kind", "missed", "size", "number"),
@@ -186,10 +188,11 @@ class Format:
         for name in _FIELD.findall(text):
             if name not in self.FIELDS:
                 known = " ".join(f"{{{field}}}" for field in self.FIELDS)
-                raise ValueError(f"{{{name}}} is not known here; there are {known}")
+                raise ValueError(f"{{{name}}} is not a field of --format: choose among {known}")
         self._text = text.replace("\\n", "\n").replace("\\t", "\t")
 
     def line(self, message: Message, number: int) -> str:
+        """Return the line of a message. `number` counts printed messages from 1."""
         return _FIELD.sub(lambda found: self._value(found[1], message, number), self._text)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""`busway lake archive` and `compact`: streams into a lake, and its small files together."""
+"""`busway lake archive` and `compact`: write streams to a lake and merge its small files. Called by busway.cli.app."""
 
 from collections.abc import Collection
 from dataclasses import asdict
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from busway.spark.lake.compact import Compacted
 
 
-def needed(job: Job) -> str:
-    """The lake, which these verbs can't do without."""
+def required_lake(job: Job) -> str:
+    """Return the folder of the lake. Raises BadParameter without --lake."""
     if not job.lake:
-        raise typer.BadParameter("say where the lake is: --lake DIR")
+        raise typer.BadParameter("this command needs a lake: give its folder with --lake DIR")
     return job.lake
 
 
 def missing(lost: int, damaged: Collection[str]) -> str:
-    """What an archive has to tell of messages that it has not."""
-    gone = f"; {lost:,} were gone before they were archived" if lost else ""
-    return gone + (f"; some of {', '.join(sorted(damaged))} are damaged, and are missing" if damaged else "")
+    """Describe the messages that are missing in the archive."""
+    removed = f"; {lost:,} were removed before they were archived" if lost else ""
+    return removed + (f"; damaged messages of {', '.join(sorted(damaged))} are missing" if damaged else "")
 
 
 @spark_job
@@ -36,13 +36,13 @@ def lake_archive(
     job: Job,
     stream: Streams = None,
     topic: Topics = None,
-    once: Annotated[bool, typer.Option("--once", help="Archive the messages of now, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Archive the messages stored until now, then end.")] = False,
     every: Annotated[str, typer.Option("--every", help="Interval between rounds.", metavar="TIME")] = "10s",
     channel: Annotated[
         str | None,
         typer.Option(
             "--channel",
-            help="Channel of each stream that records how far the archive is.",
+            help="Channel of each stream that records the progress of the archive.",
             metavar="NAME",
             show_default="archived; with --topic none",
         ),
@@ -61,12 +61,12 @@ def lake_archive(
     ] = False,
     json: flags.Json = False,
 ) -> None:
-    """Archive streams as Parquet, each message once; SIGTERM or Ctrl-C ends it when the round at work is done.
+    """Archive streams as Parquet, each message once. SIGTERM or Ctrl-C ends it after the current round.
 
     busway lake archive --lake /srv/lake --every 1m
     busway lake archive --lake /srv/lake --path /var/lib/busway --once
     """
-    lake = needed(job)
+    lake = required_lake(job)
     interval = flags.checked(lambda: values.duration(every))
     below = None if compact_below == "none" else flags.checked(lambda: values.size(compact_below))
 
@@ -76,7 +76,7 @@ def lake_archive(
         total = [0, 0, 0]
         damaged: set[str] = set()
 
-        def told(done: "Progress") -> None:
+        def report(done: "Progress") -> None:
             total[0] += done.rows
             total[1] += done.bytes
             total[2] += done.lost
@@ -96,7 +96,7 @@ def lake_archive(
                 once=once,
                 interval=interval,
                 channel=channel,
-                progress=told,
+                progress=report,
                 stop=ending.event,
                 compact_below=below,
                 fail_on_data_loss=not skip_lost,
@@ -123,14 +123,14 @@ def lake_compact(
 
     busway lake compact --lake /srv/lake
     """
-    lake = needed(job)
+    lake = required_lake(job)
     sizes = flags.checked(lambda: (values.size(below), values.size(target)))
     seconds = flags.checked(lambda: values.duration(grace))
 
     def work(spark: "SparkSession", bar: Bar) -> None:
         from busway.spark.lake.compact import compact
 
-        def told(done: "Compacted") -> None:
+        def report(done: "Compacted") -> None:
             if json:
                 terminal.record(asdict(done))
             elif not job.quiet:
@@ -140,8 +140,10 @@ def lake_compact(
                 )
 
         bar.say("compacting")
-        done = compact(spark, lake, streams=stream or (), below=sizes[0], target=sizes[1], grace=seconds, progress=told)
+        done = compact(
+            spark, lake, streams=stream or (), below=sizes[0], target=sizes[1], grace=seconds, progress=report
+        )
         if not done and not job.quiet:
-            terminal.note("there is nothing to put together")
+            terminal.note("there are no files to merge")
 
     job.run(work)

@@ -1,4 +1,4 @@
-"""`busway lake audit`: whether anything is missing, double, or out of order."""
+"""`busway lake audit`: looks for missing, repeated and disordered messages. Called by busway.cli.app."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +9,7 @@ from rich.table import Table
 from busway.cli.common import flags, terminal, values
 from busway.cli.lake.job import Job, spark_job
 from busway.cli.lake.progress import Bar
-from busway.cli.lake.source import Since, Streams, Topics, Until, Wanted
+from busway.cli.lake.source import Selection, Since, Streams, Topics, Until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ def lake_audit(
         str,
         typer.Option(
             "--early",
-            help="How much later than its storing a message may claim to be sent; off: no check.",
+            help="How long after its time of storing the sending time of a message may be; off: no check.",
             metavar="TIME",
         ),
     ] = "1m",
@@ -36,7 +36,7 @@ def lake_audit(
         str,
         typer.Option(
             "--late",
-            help="How much earlier than its storing a message may claim to be sent; off: no check.",
+            help="How long before its time of storing the sending time of a message may be; off: no check.",
             metavar="TIME",
         ),
     ] = "1d",
@@ -46,20 +46,20 @@ def lake_audit(
     ] = False,
     json: flags.Json = False,
 ) -> None:
-    """Look for gaps, repeats and messages out of order or out of time. Ends with 6 if there are any.
+    """Look for gaps, repeats and messages with a wrong order or time. Exit code 6: there are findings.
 
     busway lake audit --path /var/lib/busway
     busway lake audit --lake /srv/lake --topic 'orders/**' --json
     """
-    wanted = Wanted.of(stream, topic, since, until)
-    soon, old = _tolerance("--early", early), _tolerance("--late", late)
+    selection = Selection.of(stream, topic, since, until)
+    early_limit, late_limit = _tolerance("--early", early), _tolerance("--late", late)
 
     def work(spark: "SparkSession", bar: Bar) -> None:
         from busway.spark.lake.audit import COLUMNS, audit
 
         bar.say("audit")
         columns = (*COLUMNS, "id", *(("fields", "payload") if content else ()))
-        report = audit(wanted.table(spark, job, columns), early=soon, late=old, most=most)
+        report = audit(selection.table(spark, job, columns), early=early_limit, late=late_limit, most=most)
         bar.close()
         if json:
             terminal.record(report.as_dict())
@@ -89,13 +89,13 @@ def _print(report: "AuditReport") -> None:
             table.add_column(name)
         for name in ("first", "last", "count", "worst"):
             table.add_column(name, justify="right")
-        for one in report.findings:
-            worst = "" if one.worst is None else f"{one.worst:g}s"
-            place = (str(one.first), str(one.last), str(one.count), worst)
-            table.add_row(one.kind, one.broker, one.stream, values.one_line(one.topic), *place)
+        for finding in report.findings:
+            worst = "" if finding.worst is None else f"{finding.worst:g}s"
+            numbers = (str(finding.first), str(finding.last), str(finding.count), worst)
+            table.add_row(finding.kind, finding.broker, finding.stream, values.one_line(finding.topic), *numbers)
         terminal.out.print(table)
     for kind, count in report.counts.items():
         if count:
             terminal.out.print(f"{kind}: {count} {KINDS[kind]}", markup=False)
-    told = "clean" if report.clean else "not clean"
-    terminal.out.print(f"{told}: {report.messages} messages of {report.topics} topics", markup=False)
+    result = "clean" if report.clean else "not clean"
+    terminal.out.print(f"{result}: {report.messages} messages of {report.topics} topics", markup=False)

@@ -1,6 +1,6 @@
-"""What the verbs of `busway lake` share: where messages are, which Spark does the work, and how it is started and ends.
+"""Jobs of `busway lake`: the shared flags, the Spark session, errors and signals. The verbs use its decorators.
 
-Nothing heavy is imported before a verb runs.
+PySpark is imported only when a verb runs.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from busway.spark.errors import Failure
 
 _PANEL: Final = "Spark"
-_WRONG: Final = ("PARSE_", "UNRESOLVED_", "TABLE_OR_VIEW_NOT_FOUND", "DATATYPE_MISMATCH", "INVALID_")
-"""What Spark calls mistakes of a query."""
+_QUERY_ERRORS: Final = ("PARSE_", "UNRESOLVED_", "TABLE_OR_VIEW_NOT_FOUND", "DATATYPE_MISMATCH", "INVALID_")
+"""Beginnings of the Spark error conditions that mean a wrong query."""
 
 
 def _flag(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 - typer's own word
@@ -47,7 +47,7 @@ Url = Annotated[
     list[str] | None,
     typer.Option(
         "--url",
-        help="Address of a broker, repeatable; all of them are read.",
+        help="Address of a broker; repeatable; all of these brokers are read.",
         envvar="BUSWAY_URL",
         rich_help_panel="Connection",
         metavar="ADDRESS",
@@ -71,19 +71,19 @@ Folder = Annotated[
 ]
 Master = Annotated[
     str | None,
-    _flag("--master", help="Which Spark: local[2], spark://host:7077, ...", show_default="local[*]", metavar="MASTER"),
+    _flag("--master", help="Spark master: local[2], spark://host:7077, ...", show_default="local[*]", metavar="MASTER"),
 ]
 Conf = Annotated[
     list[str] | None,
-    _flag("--conf", help="A setting of Spark, repeatable.", metavar="KEY=VALUE", show_default=False),
+    _flag("--conf", help="A setting of Spark; repeatable.", metavar="KEY=VALUE", show_default=False),
 ]
-Debug = Annotated[bool, _flag("--debug", help="Show the whole log of Spark and whole errors.")]
+Debug = Annotated[bool, _flag("--debug", help="Show the complete log of Spark and complete errors.")]
 Quiet = Annotated[bool, _flag("--quiet", "-q", help="Print no notes and no progress on stderr, only errors.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Where the messages are, and how Spark is to run; run through checked() first."""
+    """The source of the messages and the settings of Spark. Call checked() before anything else."""
 
     url: list[str] | None = None
     path: list[str] | None = None
@@ -98,9 +98,11 @@ class Job:
 
     def checked(self) -> Self:
         if self.key and not self.cert:
-            raise typer.BadParameter("--key needs --cert: a key proves nothing without its certificate")
+            raise typer.BadParameter("--key needs --cert: give the certificate of the key")
         if self.path and self.url and self.url != os.environ.get("BUSWAY_URL", "").split():
-            raise typer.BadParameter("give either --url or --path: a bus, or the folder of one")
+            raise typer.BadParameter(
+                "--url and --path exclude each other: give the address of a broker or its data folder"
+            )
         try:
             for url in self.url or ():
                 parse(values.connect_address(url))
@@ -108,25 +110,25 @@ class Job:
             raise typer.BadParameter(str(error)) from None
         for one in self.path or ():
             if not Path(one).is_dir():
-                raise typer.BadParameter(f"--path: there is no folder {one!r}")
+                raise typer.BadParameter(f"--path: there is no folder {one!r}; give the data folder of a broker")
         for one in self.conf or ():
             if "=" not in one:
-                raise typer.BadParameter(f"--conf: {one!r} is no setting: write key=value")
+                raise typer.BadParameter(f"--conf: {one!r} is not a setting: write key=value")
         return self
 
     @property
     def settings(self) -> dict[str, str]:
-        """Those of --conf."""
+        """The settings of --conf."""
         return {key: value for key, _, value in (one.partition("=") for one in self.conf or ())}
 
     @property
     def placed(self) -> bool:
-        """Whether it was said where live messages are; else it is the default."""
+        """True if --url or --path is given, False if the default address is used."""
         return bool(self.url or self.path)
 
     @property
     def options(self) -> dict[str, str]:
-        """Where to read, as options of the source; those with a url are right for the sink, too."""
+        """The flags as options of the Spark source. With a url they are also options of the sink."""
         if self.path:
             return {"path": json.dumps([str(Path(one).absolute()) for one in self.path])}
         urls = [values.connect_address(url) for url in self.url or ()] or [DEFAULT_URL]
@@ -139,9 +141,9 @@ class Job:
     def run(
         self, work: "Callable[[SparkSession, Bar], None]", *, hint: "Callable[[Failure], str] | None" = None
     ) -> None:
-        """Do it in a Spark session, with a bar that follows its jobs; errors end in one line and an exit code.
+        """Call `work` with a Spark session and a progress bar. An error becomes one line on stderr and an exit code.
 
-        `hint` may say what to do about a failure.
+        `hint` returns advice for a failure, or an empty text.
         """
 
         def start() -> None:
@@ -151,19 +153,20 @@ class Job:
         self.guard(start, hint=hint)
 
     def bar(self) -> Bar:
+        """Return a progress bar. It draws only on a terminal and without --quiet."""
         return Bar(shown=terminal.notes.is_terminal and not self.quiet)
 
     @contextlib.contextmanager
     def session(self, bar: Bar) -> "Iterator[SparkSession]":
-        """The session of this process; one that is made is ended, too."""
+        """Yield the Spark session of this process. A session that is created here is stopped at the end."""
         from busway.spark.runtime.session import require, session
 
         require()
-        os.environ["TZ"] = "UTC"  # PySpark gives times in the zone of this process, without saying so
+        os.environ["TZ"] = "UTC"  # PySpark returns times in the zone of this process, without an offset
         time.tzset()
         with tempfile.TemporaryDirectory(prefix="busway-") as folder, contextlib.ExitStack() as stack:
             log, conf = Path(folder) / "spark.log", self.settings
-            if ours := _active() is None:
+            if created := _active() is None:
                 bar.say("starting Spark")
                 conf = {"spark.sql.warehouse.dir": f"{folder}/tables"} | conf
             try:
@@ -172,15 +175,15 @@ class Job:
                 if log.exists():
                     sys.stderr.write(log.read_text(errors="replace"))
                 raise
-            if ours:
+            if created:
                 stack.callback(spark.stop)
-            _hush(shown=self.debug)
+            _silence_errors(shown=self.debug)
             bar.follow(spark)
             stack.callback(bar.close)
             yield spark
 
     def guard(self, work: Callable[[], None], *, hint: "Callable[[Failure], str] | None" = None) -> None:
-        """Call it, and turn what it raises into one line on stderr and an exit code. `hint`: what to do about a failure."""
+        """Call `work`. An error becomes one line on stderr and an exit code. `hint` returns advice for a failure."""
         try:
             logs.begin(quiet=self.quiet)
             work()
@@ -195,7 +198,7 @@ class Job:
         except BrokenPipeError:
             terminal.silence_stdout()
             raise typer.Exit(terminal.OK) from None
-        except Exception as error:  # noqa: BLE001 - told, whatever it is
+        except Exception as error:  # noqa: BLE001 - every error is reported
             if self.debug:
                 traceback.print_exc()
             self._fail(error, hint)
@@ -204,13 +207,13 @@ class Job:
         from busway.spark.errors import explain
 
         failure = explain(error)
-        what = (hint(failure) if hint else "") or (advice(failure.own) if failure.own else "")
-        if not what and not self.debug and not isinstance(error, BusError | OSError | ValueError):
-            what = "" if failure.condition else "--debug shows more"
-        print(f"busway: {failure.told} ({what})" if what else f"busway: {failure.told}", file=sys.stderr)
+        text = (hint(failure) if hint else "") or (advice(failure.own) if failure.own else "")
+        if not text and not self.debug and not isinstance(error, BusError | OSError | ValueError):
+            text = "" if failure.condition else "--debug shows more"
+        print(f"busway: {failure.message} ({text})" if text else f"busway: {failure.message}", file=sys.stderr)
         if failure.own is not None:
             raise typer.Exit(terminal.exit_code(failure.own)) from None
-        raise typer.Exit(terminal.REJECTED if failure.condition.startswith(_WRONG) else terminal.ERROR) from None
+        raise typer.Exit(terminal.REJECTED if failure.condition.startswith(_QUERY_ERRORS) else terminal.ERROR) from None
 
 
 def _active() -> "SparkSession | None":
@@ -219,8 +222,8 @@ def _active() -> "SparkSession | None":
     return SparkSession.getActiveSession()
 
 
-def _hush(*, shown: bool) -> None:
-    """PySpark logs errors that it raises, too: once is enough."""
+def _silence_errors(*, shown: bool) -> None:
+    """Drop PySpark's log lines about errors that it also raises, unless `shown`."""
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -228,9 +231,9 @@ def _hush(*, shown: bool) -> None:
 
 
 class Ending:
-    """SIGINT and SIGTERM as something a verb looks at between two rounds; a second one ends it at once.
+    """SIGINT and SIGTERM as an event that a verb checks between two rounds. A second signal raises KeyboardInterrupt.
 
-    To be entered after Spark has started, which takes SIGINT for itself.
+    Enter it after Spark has started, because Spark installs its own handler of SIGINT.
     """
 
     def __init__(self) -> None:
@@ -239,27 +242,28 @@ class Ending:
 
     @property
     def event(self) -> threading.Event:
-        """Is set when it was asked for."""
+        """Set after the first signal."""
         return self._asked
 
     @property
     def asked(self) -> bool:
+        """True after the first signal."""
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it was asked for within so many seconds."""
+        """Wait for the first signal. Returns False after `seconds`."""
         return self._asked.wait(seconds)
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._former[number] = signal.signal(number, self._came)
+            self._former[number] = signal.signal(number, self._received)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, former in self._former.items():
             signal.signal(number, former)
 
-    def _came(self, _number: int, _frame: object) -> None:
+    def _received(self, _number: int, _frame: object) -> None:
         if self._asked.is_set():
             raise KeyboardInterrupt
         self._asked.set()
@@ -280,17 +284,17 @@ _FLAGS: Final[dict[str, tuple[Any, Any]]] = {
 
 
 def spark_job(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb whose first parameter is a Job the flags of one."""
+    """Decorate a verb whose first parameter is a Job: replace the parameter with all flags of a job."""
     return _flagged(verb, tuple(_FLAGS))
 
 
 def lake_job(verb: Callable[..., None]) -> Callable[..., None]:
-    """The same for one that needs a lake and Spark, but no bus."""
+    """Decorate a verb that needs a lake and Spark, but no bus."""
     return _flagged(verb, ("lake", "master", "conf", "debug", "quiet"))
 
 
 def plain_job(verb: Callable[..., None]) -> Callable[..., None]:
-    """The same for one that needs neither."""
+    """Decorate a verb that needs no lake, no Spark session and no bus."""
     return _flagged(verb, ("debug", "quiet"))
 
 

@@ -1,4 +1,4 @@
-"""A progress bar for what Spark does: it follows the tasks of the jobs at work, or what a verb tells it."""
+"""Progress bar of `busway lake`: follows the tasks of Spark's running jobs, or the figures that a verb reports."""
 
 import threading
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -14,7 +14,7 @@ _EVERY: Final = 0.2
 
 
 class Bar:
-    """On stderr, or nowhere. Use as a context; say() and reached() may be called from any thread."""
+    """A progress bar on stderr, drawn only if `shown`. Any thread may call say() and reached()."""
 
     def __init__(self, *, shown: bool) -> None:
         self._progress = Progress(
@@ -29,31 +29,31 @@ class Bar:
         )
         self._shown = shown
         self._task = self._progress.add_task("", total=None, figures="")
-        self._told = False
+        self._reported = False
         self._over = threading.Event()
         self._follower: threading.Thread | None = None
 
     def say(self, text: str) -> None:
-        """What is being done now; how far that has come begins anew."""
-        self._told = False
+        """Show the current action, and start its progress at zero."""
+        self._reported = False
         self._progress.reset(self._task, description=text, total=None, figures="")
 
     def reached(self, done: float, total: float | None = None, figures: str = "") -> None:
-        """How far it has come, by the verb's own measure; until the next say() the tasks of Spark don't matter."""
-        self._told = True
+        """Show progress that the verb measured. Until the next say() the tasks of Spark are ignored."""
+        self._reported = True
         self._progress.update(self._task, completed=done, total=total, figures=figures)
 
     def follow(self, spark: "SparkSession") -> None:
-        """From now on show the tasks of this session's jobs."""
-        context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
+        """Start showing the tasks of this session's jobs."""
+        context = getattr(spark, "_sc", None)  # a session of Spark Connect has no context
         self.say("")
         if not self._shown or context is None or self._follower is not None:
             return
-        self._follower = threading.Thread(target=self._look, args=(context,), daemon=True, name="busway-progress")
+        self._follower = threading.Thread(target=self._poll, args=(context,), daemon=True, name="busway-progress")
         self._follower.start()
 
     def close(self) -> None:
-        """Look at Spark no more."""
+        """Stop following Spark."""
         self._over.set()
         if self._follower is not None:
             self._follower.join()
@@ -67,18 +67,18 @@ class Bar:
         self.close()
         self._progress.stop()
 
-    def _look(self, context: Any) -> None:
+    def _poll(self, context: Any) -> None:
         tracker = context.statusTracker()
         while not self._over.wait(_EVERY):
             try:
                 done, total = tasks(tracker)
-            except Exception:  # noqa: BLE001 - Spark is gone; whoever works with it hears that, too
+            except Exception:  # noqa: BLE001 - Spark has ended; the verb gets the error, too
                 return
-            if total and not self._told:
+            if total and not self._reported:
                 self._progress.update(self._task, completed=done, total=total, figures=f"{done}/{total} tasks")
 
 
 def tasks(tracker: Any) -> tuple[int, int]:
-    """Tasks done and tasks in all of the stages at work."""
+    """Return the finished tasks and all tasks of the active stages."""
     stages = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None]
-    return sum(one.numCompletedTasks for one in stages), sum(one.numTasks for one in stages)
+    return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)

@@ -1,4 +1,4 @@
-"""`busway lake replay`: stored messages back on to a bus."""
+"""`busway lake replay`: publishes stored messages again, each exactly once. Called by busway.cli.app."""
 
 import re
 import secrets
@@ -11,7 +11,7 @@ import typer
 from busway.cli.common import flags, terminal, values
 from busway.cli.lake.job import Ending, Job, spark_job
 from busway.cli.lake.progress import Bar
-from busway.cli.lake.source import Since, Streams, Topics, Until, Wanted
+from busway.cli.lake.source import Selection, Since, Streams, Topics, Until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,12 @@ def lake_replay(
     until: Until = None,
     where: Annotated[
         str | None,
-        typer.Option("--where", "-w", help="A condition in SQL: \"sender = 'feed' AND offset < 100\"", metavar="SQL"),
+        typer.Option(
+            "--where",
+            "-w",
+            help="Condition in SQL that selects messages: \"sender = 'feed' AND offset < 100\"",
+            metavar="SQL",
+        ),
     ] = None,
     onto: Annotated[
         str | None,
@@ -51,7 +56,7 @@ def lake_replay(
         float | None,
         typer.Option(
             "--speed",
-            help="1 keeps their distances in time, 10 is ten times as fast.",
+            help="Speed relative to the original times: 1 is the original speed, 10 is ten times as fast.",
             show_default="as fast as it goes",
         ),
     ] = None,
@@ -74,69 +79,71 @@ def lake_replay(
     ] = None,
     json: flags.Json = False,
 ) -> None:
-    """Publish stored messages again, in their order, each exactly once however often this is started.
+    """Publish stored messages again, in their order, each exactly once even if the command is repeated.
 
     busway lake replay --lake /srv/lake --topic 'orders/**' --to 'replayed/{topic}' --speed 10
     busway lake replay --path /var/lib/busway --onto tcp://127.0.0.1:7421 --name move
     """
-    wanted = Wanted.of(stream, topic, since, until)
+    selection = Selection.of(stream, topic, since, until)
     if name is not None and not _NAME.fullmatch(name):
-        raise typer.BadParameter("--name: letters, digits, _ . and - are fine")
-    called = name or f"replay-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    file = state or Path(".busway") / "replay" / f"{called}.json"
-    a_second = None if rate is None else _rate(rate)
+        raise typer.BadParameter(f"--name: {name!r} is not allowed: use 1 to 100 letters, digits, _ . and -")
+    replay_name = name or f"replay-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    file = state or Path(".busway") / "replay" / f"{replay_name}.json"
+    per_second = None if rate is None else _rate(rate)
     if speed is not None and (rate is not None or not speed > 0):
-        raise typer.BadParameter("give --speed, above 0, or --rate: not both")
-    where_to = _target(job, onto)
+        raise typer.BadParameter("--speed must be above 0 and excludes --rate: give one of the two")
+    target = _target(job, onto)
     source = Job(path=job.path, lake=job.lake) if job.path or job.lake else job
 
     def work(spark: "SparkSession", bar: Bar) -> None:
         from busway.spark.lake.replay import COLUMNS, replay
 
-        bar.say(f"replay {called}: sorting")
+        bar.say(f"replay {replay_name}: sorting")
         columns = COLUMNS if where is None else (*COLUMNS, "sequence", "id", "sender")
-        rows = wanted.table(spark, source, columns)
+        rows = selection.table(spark, source, columns)
         if where is not None:
             rows = rows.where(where)
         if name is None and not job.quiet:
-            terminal.note(f"--name {called} goes on with this replay if it is stopped")
+            terminal.note(f"if this replay is stopped, --name {replay_name} resumes it")
 
-        def tell(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             if not done:
-                bar.say(f"replay {called}")
+                bar.say(f"replay {replay_name}")
             bar.reached(done, total, f"{done:,}/{total:,} messages")
 
         with Ending() as ending:
             done = replay(
                 rows,
-                url=where_to.pop("url"),
-                options=where_to,
-                name=called,
+                url=target.pop("url"),
+                options=target,
+                name=replay_name,
                 state=file,
                 to=to,
                 speed=speed,
-                rate=a_second,
+                rate=per_second,
                 fresh=name is None,
                 ended=ending.wait,
-                tell=tell,
+                tell=report,
             )
         bar.close()
         if json:
             terminal.record({"name": done.name, "total": done.total, "done": done.done, "stored": done.stored})
         elif not job.quiet:
-            rest = "" if done.finished else "; the same command goes on"
-            terminal.note(f"{done.done} of {done.total} messages are replayed, {done.stored} of them now{rest}")
+            rest = "" if done.finished else "; the same command resumes the replay"
+            terminal.note(f"{done.done} of {done.total} messages are replayed, {done.stored} of them in this run{rest}")
 
     job.run(work)
 
 
 def _target(job: Job, onto: str | None) -> dict[str, str]:
-    """Where they go, as options of the sink."""
+    """Return the options of the sink for the target bus."""
     if onto is not None:
         job = Job(url=[onto], ca=job.ca, cert=job.cert, key=job.key).checked()
     made = Job(url=job.url, ca=job.ca, cert=job.cert, key=job.key).options
     if "," in made["url"]:
-        raise typer.BadParameter("a replay goes to one bus: name it with --onto")
+        raise typer.BadParameter(
+            "a replay has one target, and --url has several addresses: give the target with --onto"
+        )
     return made
 
 
@@ -144,5 +151,5 @@ def _rate(text: str) -> float:
     found = _RATE.fullmatch(text.strip())
     count = found and flags.checked(lambda: values.count(found["count"]))
     if not found or not count:
-        raise typer.BadParameter(f"--rate: {text!r} is no rate: write 1000/s or 50k/m")
+        raise typer.BadParameter(f"--rate: {text!r} is not a rate: write 1000/s or 50k/m")
     return count / _UNITS[found["unit"]]

@@ -1,4 +1,4 @@
-"""`busway lake run` and `busway lake stop`: declared pipelines that keep running, and the Spark server they leave behind."""
+"""`busway lake run` and `stop`: run declared pipelines, and stop their Spark server. Called by busway.cli.app."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
@@ -22,19 +22,23 @@ def _time(name: str, *, help: str, default: str) -> Any:  # noqa: A002 - typer's
 @spark_job
 def lake_run(
     job: Job,
-    file: Annotated[Path, typer.Argument(help="The pipeline: .sql or .py.", metavar="FILE", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="File with the pipeline: .sql or .py.", metavar="FILE", show_default=False)
+    ],
     state: Annotated[
         Path | None,
         typer.Option(
             "--state",
-            help="Folder of its tables, checkpoints and server.",
+            help="Folder for tables, checkpoints and the Spark server of the pipeline.",
             metavar="DIR",
-            show_default=".busway/NAME beside the file, of Python .busway/NAME.py",
+            show_default=".busway/NAME beside the file, for Python .busway/NAME.py",
         ),
     ] = None,
     every: Annotated[float, _time("--every", help="Interval between checks for new messages.", default="1s")] = "1s",  # type: ignore[assignment] # typer parses it
-    once: Annotated[bool, typer.Option("--once", help="One update, then end.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only check whether the pipeline can run.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run one update, then end.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check whether the pipeline can run, without running it.")
+    ] = False,
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Empty all tables first and recompute them from the stored messages.")
     ] = False,
@@ -49,7 +53,7 @@ def lake_run(
     busway lake run orders.sql
     busway lake run orders.sql --once --json
     """
-    from busway.spark.pipelines.runner import BusGone, Pipeline
+    from busway.spark.pipelines.runner import BusUnreachable, Pipeline
     from busway.spark.runtime import connect_server
 
     folder = _state(file) if state is None else state.absolute()
@@ -69,24 +73,24 @@ def lake_run(
     def _updates(pipeline: "Pipeline", spark: Any, used: Any, bar: Bar) -> None:
         with Ending() as ending:
             if not (once or check or job.quiet):
-                terminal.note(f"runs {file.name}, state in {folder}; Ctrl-C ends")
+                terminal.note(f"running {file.name}, state in {folder}; Ctrl-C ends")
             number = 0
             while True:
                 number += 1
                 first = number == 1
                 try:
-                    with _Shown(bar, number) as shown, used.busy():
+                    with _FlowProgress(bar, number) as shown, used.busy():
                         report = pipeline.update(spark, refresh=refresh and first, check=check, progress=shown)
-                except BusGone as gone:
+                except BusUnreachable as error:
                     if once or check or first:
                         raise
-                    terminal.note(f"{gone}; it is tried again")
+                    terminal.note(f"{error}; the update will be retried")
                     if ending.wait(every):
                         break
                     continue
                 if check:
                     break
-                _tell(number, report, json=json, quiet=job.quiet)
+                _report(number, report, json=json, quiet=job.quiet)
                 if once or ending.asked or pipeline.wait(every, ending.wait):
                     break
 
@@ -110,18 +114,18 @@ def lake_stop(
 
     def work() -> None:
         if not connect_server.stop_unused(folder.absolute()) and not job.quiet:
-            terminal.note(f"no server runs for {folder}")
+            terminal.note(f"no Spark server runs for {folder}")
 
     job.guard(work)
 
 
 def _state(file: Path) -> Path:
-    # Not the same for orders.py and orders.sql.
+    # orders.py and orders.sql need different folders.
     return file.absolute().parent / _FOLDER / (file.stem if file.suffix == ".sql" else file.name)
 
 
-class _Shown:
-    """The flows of an update on the bar."""
+class _FlowProgress:
+    """Shows on the bar how many flows of an update have finished."""
 
     def __init__(self, bar: Bar, number: int) -> None:
         self._bar = bar
@@ -141,7 +145,7 @@ class _Shown:
         self._bar.reached(done, total, f"{done}/{total} flows")
 
 
-def _tell(number: int, report: "Report", *, json: bool, quiet: bool) -> None:
+def _report(number: int, report: "Report", *, json: bool, quiet: bool) -> None:
     if json:
         terminal.record({"update": number} | {key: getattr(report, key) for key in ("rows", "rejected", "seconds")})
         return

@@ -1,4 +1,4 @@
-"""Which messages a verb of `busway lake` is about: flags, and the table that they mean."""
+"""Message selection of `busway lake`: the flags of streams, topics and times, and the table that they select."""
 
 import json
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ Streams = Annotated[
     _flag(
         "--stream",
         "-s",
-        help="Only of this stream, repeatable.",
+        help="Only messages of this stream; repeatable.",
         metavar="STREAM",
         parser=values.stream_name,
         autocompletion=completion.streams,
@@ -36,7 +36,7 @@ Topics = Annotated[
     list[str] | None,
     _flag(
         "--topic",
-        help="Only topics that match, repeatable: orders/**",
+        help="Only messages of this topic or pattern; repeatable: orders/**",
         metavar="PATTERN",
         parser=values.pattern,
         autocompletion=completion.topics,
@@ -44,14 +44,18 @@ Topics = Annotated[
 ]
 Since = Annotated[
     str | None,
-    _flag("--since", help="Stored then or later: 2026-01-31T12:00, or 1h for an hour back.", metavar="TIME"),
+    _flag(
+        "--since",
+        help="Only messages stored at this time or later: 2026-01-31T12:00, or 1h for an hour back.",
+        metavar="TIME",
+    ),
 ]
-Until = Annotated[str | None, _flag("--until", help="Stored before then.", metavar="TIME")]
+Until = Annotated[str | None, _flag("--until", help="Only messages stored before this time.", metavar="TIME")]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The messages that were asked for."""
+class Selection:
+    """The messages that the flags of a verb select."""
 
     streams: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
@@ -62,7 +66,7 @@ class Wanted:
     def of(
         cls, streams: Sequence[str] | None, topics: Sequence[str] | None, since: str | None, until: str | None
     ) -> Self:
-        """As the flags say it. Raises BadParameter."""
+        """Make a selection from flags. Raises BadParameter."""
         from busway._core import check_pattern
         from busway.errors import InvalidPattern, InvalidTopic
 
@@ -76,7 +80,7 @@ class Wanted:
         return cls(tuple(streams or ()), patterns, begin, end)
 
     def table(self, spark: "SparkSession", job: Job, columns: Sequence[str]) -> "DataFrame":
-        """Of the bus or folder, of the archive, or of both if both were named."""
+        """Return the selected rows of the bus or folder, of the archive, or of both if both are given."""
         if job.lake and not job.placed:
             return self._archived(spark, job.lake, columns)
         options = {**job.options, "columns": ",".join(columns)}
@@ -115,5 +119,5 @@ def _moment(name: str, text: str) -> datetime:
         return flags.checked(read)
     except (typer.BadParameter, OverflowError):
         raise typer.BadParameter(
-            f"{name}: {text!r} is no time: write 2026-01-31T12:00, or 1h for an hour back"
+            f"{name}: {text!r} is not a time: write 2026-01-31T12:00, or 1h for an hour back"
         ) from None

@@ -1,4 +1,4 @@
-"""`busway lake sql`: a query over streams and their archive."""
+"""`busway lake sql`: runs a SQL query over streams and their archive. Called by busway.cli.app."""
 
 import sys
 from pathlib import Path
@@ -26,13 +26,13 @@ def lake_sql(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", "-n", help="Largest number of rows.", min=1, metavar="N", show_default="1000 of a table"
+            "--limit", "-n", help="Largest number of rows.", min=1, metavar="N", show_default="1000 for a table"
         ),
     ] = None,
     json: flags.Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header line.")] = False,
 ) -> None:
-    """Ask streams in SQL: there is a table `messages` of everything, and one for each stream under its name.
+    """Query streams in SQL. The table `messages` has all messages; each stream has a table under its name.
 
     busway lake sql 'SELECT topic, count(*) FROM messages GROUP BY topic'
     busway lake sql @report.sql --path /var/lib/busway --csv
@@ -58,23 +58,25 @@ def lake_sql(
 
     def hint(failure: "Failure") -> str:
         if failure.condition == "TABLE_OR_VIEW_NOT_FOUND" and known:
-            return f"there are {', '.join(known)}"
+            return f"the tables are {', '.join(known)}"
         return ""
 
     job.run(work, hint=hint)
 
 
-def _query(given: str) -> str:
-    if given == "-":
+def _query(argument: str) -> str:
+    if argument == "-":
         text = sys.stdin.read()
-    elif given.startswith("@"):
+    elif argument.startswith("@"):
         try:
-            text = Path(given[1:]).read_text()
+            text = Path(argument[1:]).read_text()
         except OSError as error:
-            raise typer.BadParameter(f"{given[1:]}: {error.strerror}") from None
+            raise typer.BadParameter(
+                f"{argument[1:]} can't be read ({error.strerror}): give @ and the path of a file"
+            ) from None
     else:
-        text = given
+        text = argument
     text = text.strip().removesuffix(";").strip()
     if not text:
-        raise typer.BadParameter("the query is empty")
+        raise typer.BadParameter("the query is empty: give a SELECT, @FILE or -")
     return text

@@ -1,4 +1,4 @@
-"""`busway lake stats`: rates, sizes, latencies and who sends most, as a table or a page."""
+"""`busway lake stats`: shows rates, sizes, latencies and top senders as a table or a page. Called by busway.cli.app."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +9,7 @@ from rich.table import Table
 from busway.cli.common import flags, terminal, values
 from busway.cli.lake.job import Job, spark_job
 from busway.cli.lake.progress import Bar
-from busway.cli.lake.source import Since, Streams, Topics, Until, Wanted
+from busway.cli.lake.source import Selection, Since, Streams, Topics, Until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,24 +33,24 @@ def lake_stats(
     ] = None,
     json: flags.Json = False,
 ) -> None:
-    """Count messages and bytes by interval, how long they took from sent to stored, and whose they were.
+    """Count messages and bytes by interval, with latencies from sending to storing, top topics and top senders.
 
     busway lake stats --path /var/lib/busway --every 1h
     busway lake stats --lake /srv/lake --since 2026-01-31 --html january.html
     """
     from busway.spark.lake.stats import length
 
-    wanted = Wanted.of(stream, topic, since, until)
+    selection = Selection.of(stream, topic, since, until)
     width = flags.checked(lambda: length(every))
     if html is not None and not html.absolute().parent.is_dir():
-        raise typer.BadParameter(f"--html: there is no folder {str(html.parent)!r}")
+        raise typer.BadParameter(f"--html: there is no folder {str(html.parent)!r}; create it or choose another file")
 
     def work(spark: "SparkSession", bar: Bar) -> None:
         from busway.spark.lake.report.page import page
         from busway.spark.lake.stats import COLUMNS, stats_report
 
         bar.say("stats")
-        report = stats_report(wanted.table(spark, job, COLUMNS), width, top=top)
+        report = stats_report(selection.table(spark, job, COLUMNS), width, top=top)
         bar.close()
         if html is not None:
             html.write_text(page(report), encoding="utf-8")
@@ -74,16 +74,17 @@ def _print(report: "StatsReport") -> None:
     for name in ("top topics", "top senders"):
         table.add_column(name)
     seconds = report.every.total_seconds()
-    for one in (*report.intervals, report.total):
+    for interval in (*report.intervals, report.total):
         shares = (
-            ", ".join(f"{share.name} {share.messages}" for share in some) for some in (one.top_topics, one.top_senders)
+            ", ".join(f"{share.name} {share.messages}" for share in some)
+            for some in (interval.top_topics, interval.top_senders)
         )
         table.add_row(
-            "all" if one.begin is None else f"{one.begin:%Y-%m-%d %H:%M:%S}",
-            str(one.messages),
-            "" if one.begin is None else shown_number(one.messages / seconds),
-            shown_bytes(one.bytes),
-            *(shown_seconds(value) for value in (one.p50, one.p90, one.p99, one.max)),
+            "all" if interval.begin is None else f"{interval.begin:%Y-%m-%d %H:%M:%S}",
+            str(interval.messages),
+            "" if interval.begin is None else shown_number(interval.messages / seconds),
+            shown_bytes(interval.bytes),
+            *(shown_seconds(value) for value in (interval.p50, interval.p90, interval.p99, interval.max)),
             *(values.one_line(share) for share in shares),
         )
     terminal.out.print(table)

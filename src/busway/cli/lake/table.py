@@ -1,15 +1,15 @@
-"""`busway lake table`: everything that is archived and everything that is live, to look at, count or write elsewhere."""
+"""`busway lake table`: shows, counts or exports archived and live messages as one table. Called by busway.cli.app."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from busway.cli.common import flags, terminal
-from busway.cli.lake.archive import needed
+from busway.cli.lake.archive import required_lake
 from busway.cli.lake.job import Job, spark_job
 from busway.cli.lake.progress import Bar
 from busway.cli.lake.rows import as_csv, as_json, as_table
-from busway.cli.lake.source import Streams, Topics, Wanted
+from busway.cli.lake.source import Selection, Streams, Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,8 @@ def lake_table(
     stream: Streams = None,
     topic: Topics = None,
     where: Annotated[
-        str | None, typer.Option("--where", help="A condition in SQL.", metavar="SQL", show_default=False)
+        str | None,
+        typer.Option("--where", help="Condition in SQL that selects rows.", metavar="SQL", show_default=False),
     ] = None,
     columns: Annotated[
         str | None,
@@ -44,10 +45,10 @@ def lake_table(
     busway lake table --lake /srv/lake --url tcp://127.0.0.1:7420 --count
     busway lake table --lake /srv/lake --where "date_trunc('hour', stored) = '2026-01-31T12:00'" --out day
     """
-    lake = needed(job)
+    lake = required_lake(job)
     if sum((count, out is not None, json, csv)) > 1:
         raise typer.BadParameter("--count, --out, --json and --csv exclude each other")
-    wanted = Wanted.of(stream, topic, None, None)
+    selection = Selection.of(stream, topic, None, None)
     chosen = _columns(columns)
 
     def work(spark: "SparkSession", bar: Bar) -> None:
@@ -58,8 +59,8 @@ def lake_table(
         rows = table(
             spark,
             lake,
-            streams=wanted.streams,
-            topics=wanted.topics or ("**",),
+            streams=selection.streams,
+            topics=selection.topics or ("**",),
             columns=chosen if where is None else COLUMNS,
             options=job.options if job.placed else {},
         )
@@ -87,7 +88,7 @@ def _columns(text: str | None) -> tuple[str, ...]:
     chosen = tuple(name.strip() for name in text.split(",")) if text else COLUMNS
     for place, name in enumerate(chosen):
         if name not in COLUMNS:
-            raise typer.BadParameter(f"--columns: there is no column {name!r}; there are {', '.join(COLUMNS)}")
+            raise typer.BadParameter(f"--columns: there is no column {name!r}; choose among {', '.join(COLUMNS)}")
         if name in chosen[:place]:
-            raise typer.BadParameter(f"--columns: {name!r} is there twice")
+            raise typer.BadParameter(f"--columns: {name!r} is given twice; give each column once")
     return chosen

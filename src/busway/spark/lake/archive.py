@@ -1,10 +1,12 @@
-"""The archive: rounds that bring what streams hold into a lake as Parquet, each message exactly once.
+"""The archive: writes the messages of streams to a lake as Parquet, in rounds, each message exactly once.
 
-A round reads the commits, asks the brokers (or their folders) how far they are, reads the offsets in between with Spark into `staging`,
-moves the files to `data` and commits. Which offsets are archived stands in the commit, with the files: so a round that is killed anywhere
-has either happened or not, and the next one takes away what it has left. `spark.read.parquet(lake + "/data")` sees the rows of a round for
-a moment before they are committed, those of a killed one until the next round, and those of compacted files twice until the old ones are
-deleted; `table()` goes by the commits and sees none of it.
+The public function is archive(); `busway lake archive` calls it. A round reads the commits, gets the ends of the
+streams from the brokers or their folders, reads the new offsets with Spark into `staging`, moves the files to `data`
+and commits. The commit has the archived offsets and the files. Therefore a killed round is either complete or void, and
+the next round removes its files.
+
+`spark.read.parquet(lake + "/data")` may see uncommitted rows of a round, rows of a killed round until the next one, and
+rows of compacted files twice until the old files are deleted. `table()` reads only committed files.
 """
 
 import json
@@ -26,12 +28,12 @@ from busway.spark.endpoints import DataLoss, Endpoints
 from busway.spark.errors import explain
 from busway.spark.lake import continuity
 from busway.spark.lake.compact import compact_some
-from busway.spark.lake.plan import Plan, advised, judged, plan
+from busway.spark.lake.plan import Plan, confirm_damage, plan, with_archive_advice
 from busway.spark.lake.spark_settings import own
 from busway.spark.lake.table_log.cleanup import left, tidy
 from busway.spark.lake.table_log.commits import Commit, Covered, LakeError, Snapshot
 from busway.spark.lake.table_log.folder import DATA, STAGING, Lake
-from busway.spark.options import COLUMNS, Options, reading
+from busway.spark.options import COLUMNS, Options, read_options
 from busway.spark.ranges import Place, to_json
 
 log = logging.getLogger("busway.spark")
@@ -40,35 +42,35 @@ CHANNEL: Final = "archived"
 _ALL: Final = "**"
 GRACE: Final = 600.0
 _ROUND: Final = 20_000_000
-"""Records of one round at most, so that one that is killed has not much to do again."""
+"""Largest number of records of a round, so that the repetition of a killed round is short."""
 _FILE: Final = 5_000_000
 _TRIES: Final = 5
-"""Rounds that may fail one after the other."""
+"""Number of consecutive rounds that may fail."""
 _MANY: Final = 16
-"""Small files of a stream and day from which on it is worth putting them together while the archive runs."""
+"""Number of small files of a stream and day from which the running archive merges them."""
 _LOST: Final = f"{DataLoss.__module__}.{DataLoss.__qualname__}: "
-"""How the traceback of a worker tells it."""
+"""The beginning of a DataLoss in the traceback of a worker."""
 _KEY: Final = ("broker", "topic", "sequence")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How a round went, and how far the archive is."""
+    """The result of a round, and the state of the archive."""
 
     number: int
-    """Of the commit; 0: there was nothing to do."""
+    """The number of the commit. 0: there was nothing to archive."""
     rows: int
     bytes: int
     files: int
     lost: int
-    """Messages that were gone before they could be archived."""
+    """Messages that were removed before they could be archived."""
     seconds: float
     lag: int
-    """Messages that the streams had when the round began and that are not archived yet."""
+    """Messages that the streams had at the begin of the round and that are not archived yet."""
     total: int
-    """Rows of the lake."""
+    """Number of rows of the lake."""
     damaged: tuple[str, ...] = ()
-    """Streams of which some messages could not be read, and are missing."""
+    """Streams with damaged messages, which are missing in the lake."""
 
 
 def archive(
@@ -89,17 +91,19 @@ def archive(
     fail_on_data_loss: bool = True,
     options: Mapping[str, str] | None = None,
 ) -> Progress:
-    """Archive streams of a bus (`url`) or of data folders (`path`) into a lake, every `interval` seconds until `stop` is set, or `once`.
+    """Archive streams of a bus (`url`) or folders (`path`), every `interval` seconds until `stop` is set, or `once`.
 
-    With a url the channel of each stream (`archived`, if none is named) stands at the end of what is archived, so that a stream with
-    `retain_until` lets go of it. If only some `topics` are archived it does so only for a channel that is named, for the rest goes, too.
-    With `compact_below`, files that are smaller (in bytes) are put together when a stream has many of a day; the old ones stay `grace`
-    seconds for those who read them. Messages that were gone before they were archived are an error, or, unless it is to fail, are
-    noted in the commit (`lost`). `options` are more options of the source, such as `ca`. What the last round did is returned.
+    With a url, each round moves the channel of each stream (`archived` by default) to the end of the archive, so that a
+    stream with `retain_until` removes archived messages. If only some `topics` are archived, the channel moves only if
+    it is named, because the stream then also removes messages of other topics. With `compact_below`, small files (in
+    bytes) are merged when a stream has many files of a day; the old files stay for `grace` seconds for readers.
+    Messages that were removed before they were archived raise DataLoss; with `fail_on_data_loss=False` the commit
+    records their number (`lost`). `options` are further options of the source, such as `ca`. Returns the progress of
+    the last round.
     """
     given = dict(options or {}) | {name: text for name, text in (("url", url), ("path", path)) if text}
     given["topics"] = json.dumps(list(topics))  # a pattern may have a comma
-    work = Archiver(
+    archiver = Archiver(
         spark,
         Lake(lake),
         given,
@@ -109,62 +113,62 @@ def archive(
         grace=grace,
     )
     stop = threading.Event() if stop is None else stop
-    with work.lake.lock():
-        work.begin()
-        return _rounds(work, stop, once, interval, compact_below, progress or (lambda _: None))
+    with archiver.lake.lock():
+        archiver.begin()
+        return _rounds(archiver, stop, once, interval, compact_below, progress or (lambda _: None))
 
 
 def _channel(named: str | None, topics: Sequence[str]) -> str:
-    """The one that is to follow the archive."""
+    """Return the name of the channel that records the progress of the archive. Empty: no channel."""
     if named is not None:
         return named
     if _ALL in topics:
         return CHANNEL
     log.warning(
-        "only some topics are archived, so the channel %r does not move, and a stream that retains until then lets go of nothing. "
-        "If the other topics may go unarchived, name the channel",
+        "only some topics are archived, so the channel %r does not move, and a stream with that retain_until removes nothing; "
+        "if messages of other topics may be removed unarchived, name the channel",
         CHANNEL,
     )
     return ""
 
 
 def _rounds(
-    work: "Archiver",
+    archiver: "Archiver",
     stop: threading.Event,
-    once: bool,  # noqa: FBT001 - handed on
+    once: bool,  # noqa: FBT001 - passed on
     interval: float,
     compact_below: int | None,
     progress: Callable[[Progress], None],
 ) -> Progress:
     failed = 0
-    done = Progress(0, 0, 0, 0, 0, 0.0, 0, work.snapshot.rows)
+    done = Progress(0, 0, 0, 0, 0, 0.0, 0, archiver.snapshot.rows)
     while not stop.is_set():
-        begun = time.monotonic()
+        start_time = time.monotonic()
         try:
-            done = work.round()
+            done = archiver.round()
             failed = 0
         except (ConnectionError, BusError, PySparkException, Py4JJavaError) as error:
             failed += 1
             if once or failed >= _TRIES:
                 raise
-            log.warning("a round of the archive failed, and is tried again: %s", explain(error).text)
-            work.begin()
+            log.warning("a round of the archive failed and will be retried: %s", explain(error).text)
+            archiver.begin()
             stop.wait(interval)
             continue
         progress(done)
         if not done.lag:
-            work.raise_lost()
+            archiver.raise_lost()
         if compact_below is not None:
-            compact_some(work.spark, work.lake, work.snapshot, below=compact_below, least=_MANY)
+            compact_some(archiver.spark, archiver.lake, archiver.snapshot, below=compact_below, least=_MANY)
         if once and not done.lag:
             return done
         if not done.lag:
-            stop.wait(max(interval - (time.monotonic() - begun), 0.0))
+            stop.wait(max(interval - (time.monotonic() - start_time), 0.0))
     return done
 
 
 class Archiver:
-    """The rounds of one lake, by one process that has its lock."""
+    """Runs the rounds of one lake. The process must have the lock of the lake."""
 
     def __init__(
         self,
@@ -182,90 +186,90 @@ class Archiver:
         self.lake = lake
         self._given = dict(given)
         self._streams = streams
-        self._options: Options = reading(self._given)
+        self._options: Options = read_options(self._given)
         self._channel = channel
         self._fail = fail
         self._grace = grace
         self._most = most
         self._damaged: set[Place] = set()
         self._lost: tuple[str, ...] = ()
-        self._tidy = False
+        self._cleaned = False
         self.snapshot = Snapshot()
 
     def begin(self) -> None:
-        """Read the commits."""
+        """Read the commits. Raises LakeError if the lake archives other topics."""
         self.snapshot = self.lake.snapshot()
-        self._tidy = False
+        self._cleaned = False
         before = self.snapshot.topics
         if before and set(before) != set(self._options.topics):
             raise LakeError(
                 f"the lake {self.lake.name} archives the topics {', '.join(before)}, not {', '.join(self._options.topics)}: "
-                "give the same ones, or another lake"
+                "give the same topics, or another lake"
             )
 
     def raise_lost(self) -> None:
-        """Raise DataLoss if the last round left a stream out, as messages of it are gone."""
+        """Raise DataLoss if the last round left a stream out because messages of it are lost."""
         if self._lost:
             raise DataLoss("; ".join(self._lost))
 
-    def _tidied(self, places: Endpoints, planned: Plan) -> None:
-        """Take away what a round has left that did not end. Not before it is known what is gone: that may be the only copy."""
-        found = left(self.lake, self.snapshot, places.held())
-        only = next((one.path for one in found if not one.spare), None)
+    def _clean_up(self, places: Endpoints, planned: Plan) -> None:
+        """Remove the files of killed rounds. Raises DataLoss if such a file may be the only copy of lost messages."""
+        found = left(self.lake, self.snapshot, places.available())
+        only = next((file.path for file in found if not file.spare), None)
         if only and planned.lost:
             raise DataLoss(
                 f"{planned.lost[0]}. But {DATA}/{only} of the lake {self.lake.name} may have them: if {self.lake.missing_commit(only)} was lost, "
-                "bring it back from a copy"
+                "restore it from a backup"
             )
         tidy(self.lake, found)
         deleted = self.lake.clean(self.snapshot, self._grace)
         if deleted:
             self._commit(Commit(number=self.snapshot.number + 1, time=time.time(), kind="clean", deleted=deleted))
-        self._tidy = True
+        self._cleaned = True
 
     def round(self, looks: int = _TRIES) -> Progress:
-        """Archive what there is now, or a good part of it. Raises DataLoss."""
-        begun = time.monotonic()
+        """Archive the messages of now, or the first part of them. Raises DataLoss. `looks`: attempts that are left."""
+        start_time = time.monotonic()
         with Endpoints(self._options) as places:
-            held = places.held(self._streams)
-            continuity.check(places, self.snapshot, held)
-            planned = plan(self.snapshot, held, self._most, fail=self._fail, damaged=self._damaged)
+            available = places.available(self._streams)
+            continuity.check(places, self.snapshot, available)
+            planned = plan(self.snapshot, available, self._most, fail=self._fail, damaged=self._damaged)
             self.lake.make()
-            if not self._tidy:
-                self._tidied(places, planned)
-            for text in planned.told:
+            if not self._cleaned:
+                self._clean_up(places, planned)
+            for text in planned.warnings:
                 log.warning("%s", text)
             self._lost = planned.lost
             covered = list(planned.covered)
             self._follow(places, {one.place: one.start for one in covered})
             known = {one.place for one in covered}
-            waiting = sum(one.next for one in held if one.place in known) - sum(one.end for one in covered)
+            waiting = sum(one.next for one in available if one.place in known) - sum(one.end for one in covered)
             covered = [one for one in covered if one.end > one.begin]
             if not covered:
-                return Progress(0, 0, 0, 0, 0, time.monotonic() - begun, waiting, self.snapshot.rows)
+                return Progress(0, 0, 0, 0, 0, time.monotonic() - start_time, waiting, self.snapshot.rows)
             try:
-                commit = self._archived(covered, places)
+                commit = self._archive(covered, places)
             except (PySparkException, Py4JJavaError) as error:
                 if _LOST not in str(error):
                     raise
-                return self._again(covered, error, looks - 1)
+                return self._retry(covered, error, looks - 1)
             self._damaged.clear()
             self._follow(places, {one.place: one.end for one in covered})
         size = sum(file.bytes for file in commit.added)
         rows, lost = sum(file.rows for file in commit.added), sum(one.lost for one in covered)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start_time
         damaged = tuple(sorted({one.stream for one in commit.ranges if one.damaged}))
         return Progress(
             commit.number, rows, size, len(commit.added), lost, seconds, waiting, self.snapshot.rows, damaged
         )
 
-    def _again(self, covered: Sequence[Covered], error: Exception, looks: int) -> Progress:
-        """Some were gone when they were read: removed meanwhile, then the next look tells which; or damaged, then the rest is read."""
+    def _retry(self, covered: Sequence[Covered], error: Exception, looks: int) -> Progress:
+        """Repeat a round whose read lost messages: they were removed, which the new plan finds, or are damaged."""
         with Endpoints(self._options) as places:
-            first = {one.place: one.first for one in places.held(self._streams)}
+            first = {one.place: one.first for one in places.available(self._streams)}
         removed = any(first.get(one.place, 0) > one.start for one in covered)
         if self._fail or not looks:
-            raise DataLoss(advised(explain(error).text)) from error
+            raise DataLoss(with_archive_advice(explain(error).text)) from error
         if not removed:
             if self._damaged:
                 raise error
@@ -273,7 +277,7 @@ class Archiver:
         self.begin()
         return self.round(looks)
 
-    def _archived(self, covered: Sequence[Covered], places: Endpoints) -> Commit:
+    def _archive(self, covered: Sequence[Covered], places: Endpoints) -> Commit:
         number = self.snapshot.number + 1
         staging = f"r{number:08d}-{self.lake.token}"
         self.lake.discard(staging)
@@ -285,7 +289,7 @@ class Archiver:
         deleted = self.lake.delete_old(self.snapshot, self._grace)
         added = tuple(self.lake.place(number, staged))
         topics = self._options.topics
-        covered = judged(covered, added) if _ALL in topics else covered
+        covered = confirm_damage(covered, added) if _ALL in topics else covered
         ranges = tuple(structs.replace(one, last=continuity.last_id(places, one.place, one.end)) for one in covered)
         commit = Commit(
             number=number, time=time.time(), kind="archive", topics=topics, ranges=ranges, added=added, deleted=deleted
@@ -298,7 +302,7 @@ class Archiver:
         self.lake.commit(self.snapshot, commit)
 
     def _frame(self, covered: Sequence[Covered]) -> DataFrame:
-        """The rows of these ranges and no others."""
+        """Return the rows of exactly these ranges."""
         begin = {one.place: one.start for one in covered}
         end = {one.place: one.end for one in covered}
         given = self._given | {
@@ -309,7 +313,7 @@ class Archiver:
         }
         frame = self.spark.read.format("busway").options(**given).load()
         if len({broker for broker, _ in begin}) > 1:
-            # A broker may have made a stream just now that has the name of another one's.
+            # A broker may have created a stream since the plan that has the name of another broker's stream.
             named = [fn.lit(f"{broker}/{stream}") for broker, stream in begin]
             frame = frame.where(fn.concat_ws("/", "broker", "stream").isin(*named))
         return frame
@@ -320,13 +324,13 @@ class Archiver:
         writer.parquet(self.lake.uri(STAGING, staging))
 
     def _without_repeats(self, staging: str) -> list[tuple[str, str, str]]:
-        """Rows of another broker than the one that was asked may come from several: each stays once, and none that is there already."""
+        """Write each row once: several brokers may return rows of the same other broker, or archived rows."""
         rows = self.spark.read.schema(ddl(COLUMNS)).parquet(*(self._uri(one[0]) for one in self.lake.staged(staging)))
         rows = rows.dropDuplicates(list(_KEY))
         streams = {stream for _, stream, _ in self.lake.staged(staging)}
-        there = [self.lake.uri(DATA, file.path) for file in self.snapshot.files.values() if file.stream in streams]
-        if there:
-            known = self.spark.read.schema(ddl(COLUMNS)).parquet(*there).select("stream", *_KEY)
+        archived = [self.lake.uri(DATA, file.path) for file in self.snapshot.files.values() if file.stream in streams]
+        if archived:
+            known = self.spark.read.schema(ddl(COLUMNS)).parquet(*archived).select("stream", *_KEY)
             rows = rows.join(known, ["stream", *_KEY], "left_anti").select(*COLUMNS)
         self.lake.discard(f"{staging}-once")
         self._write(rows, f"{staging}-once")
@@ -337,7 +341,7 @@ class Archiver:
         return self.lake.uri(*path.removeprefix(self.lake.path()).strip("/").split("/"))
 
     def _follow(self, places: Endpoints, offsets: Mapping[Place, int]) -> None:
-        """Let the channel of each stream stand where the archive ends."""
+        """Move the channel of each stream to the end of the archive."""
         if not self._channel:
             return
         for (broker, stream), offset in offsets.items():
@@ -345,5 +349,8 @@ class Archiver:
                 places[broker].follow(self._channel, stream, offset)
             except BusError as error:
                 log.warning(
-                    "the channel %r of the stream %r does not follow the archive: %s", self._channel, stream, error
+                    "the channel %r of the stream %r can't be moved to the end of the archive: %s",
+                    self._channel,
+                    stream,
+                    error,
                 )

@@ -1,4 +1,4 @@
-"""Audit: looks for what a bus must not have: gaps, repeats, and messages out of order or out of time."""
+"""Audit: looks for gaps, repeats, and messages with a wrong order or time. `busway lake audit` calls it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,58 +14,60 @@ from busway.spark.lake import block_audit
 
 KINDS: Final = {
     "gap": "sequences that are missing between others of their topic",
-    "repeat": "messages that are there more than once, by their sequence",
+    "repeat": "messages that are stored more than once, by their sequence",
     "conflict": "sequences that have several different messages",
-    "offset": "messages that share an offset with another one",
-    "order": "messages whose sequence is below that of the one before",
-    "clock": "messages that were stored before the one before, by their time",
-    "early": "messages that were sent long after they were stored, by their times",
-    "late": "messages that were sent long before they were stored, by their times",
+    "offset": "messages that share an offset with another message",
+    "order": "messages whose sequence is lower than the sequence before",
+    "clock": "messages with an earlier time of storing than the message before",
+    "early": "messages whose time of sending is long after their time of storing",
+    "late": "messages whose time of sending is long before their time of storing",
 }
-"""What is looked for, in the order of a report."""
+"""The kinds of findings, in the order of a report."""
 COLUMNS: Final = ("broker", "stream", "offset", "topic", "sequence", "stored", "time")
-"""Those that an audit needs."""
+"""The columns that an audit needs."""
 CONTENT: Final = ("id", "fields", "payload")
-"""Those that it compares, of messages with the same sequence, if they are there."""
+"""The columns that an audit compares for messages with the same sequence, if the table has them."""
 
 _KEY: Final = ["broker", "stream", "topic"]
 _BLOCK: Final = 1_000_000
-"""Offsets that one task puts in order: so a stream that has nearly everything is looked at in parallel."""
+"""Number of offsets that one task sorts, so that several tasks audit a large stream in parallel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong with messages of a topic; or with those of all topics of a stream, then `topic` is empty."""
+    """A problem of messages of a topic. `topic` is empty for a problem of all topics of a stream."""
 
     kind: str
     broker: str
     stream: str
     topic: str
     first: int
-    """Sequence of the first one for gaps, repeats and conflicts; else its offset."""
+    """The first sequence for gaps, repeats and conflicts, else the first offset."""
     last: int
     count: int
     worst: float | None = None
-    """Seconds, if it is about times."""
+    """The largest deviation in seconds, for findings about times."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit has looked at, and found."""
+    """The result of an audit."""
 
     messages: int
     topics: int
-    """Per broker and stream."""
+    """Number of topics, counted for each broker and stream."""
     counts: dict[str, int]
-    """How many of each kind there are."""
+    """Number of problems of each kind."""
     findings: tuple[Finding, ...]
-    """Which; at most so many of each kind as were asked for."""
+    """The first findings of each kind, limited by `most`."""
 
     @property
     def clean(self) -> bool:
+        """True if there are no findings."""
         return not any(self.counts.values())
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the report as plain values for JSON."""
         return {"clean": self.clean, **asdict(self)}
 
 
@@ -79,13 +81,13 @@ def audit(
 ) -> AuditReport:
     """Look for gaps, repeats and anomalies of order and time in a table with the columns of the source.
 
-    Sequences count from 1 in each topic of a stream of a broker. What is missing at the beginning was removed by the
-    stream's limits and is no gap; what is missing between others is. `early` is how much later than stored a message may say
-    that it was sent (its publisher's clock is ahead), `late` how much sooner: messages that were delayed or replayed keep the
-    time of when they were sent first. None: not looked at.
+    Sequences count from 1 in each topic of a stream of a broker. Missing sequences at the beginning are no gap, because
+    the limits of the stream removed their messages. `early` is how long after the time of storing the time of sending
+    may be (the clock of the publisher is ahead). `late` is how long before the time of storing it may be: delayed and
+    replayed messages keep their first time of sending. None disables a check.
 
-    Messages with the same sequence are compared by those of the columns id, fields and payload that there are. At most `most`
-    findings of each kind are given; the counts are of all.
+    Messages with the same sequence are compared by the columns id, fields and payload, as far as the table has them.
+    The report has at most `most` findings of each kind, but counts all.
 
     ::
 
@@ -96,26 +98,26 @@ def audit(
     check_count("block", block)
     missing = [name for name in COLUMNS if name not in df.columns]
     if missing:
-        raise ValueError(f"an audit needs the column {missing[0]!r}; it needs {', '.join(COLUMNS)}")
-    buckets, looked = _buckets(df).persist(), _blocks(df, block, early, late).persist()
+        raise ValueError(f"the column {missing[0]!r} is missing; an audit needs {', '.join(COLUMNS)}")
+    buckets, blocks = _buckets(df).persist(), _blocks(df, block, early, late).persist()
     try:
         total = _total(buckets)
-        found = _places(_steps(looked), most)
+        found = _places(_steps(blocks), most)
         if total["holes"]:
             found += _places(_gaps(df, buckets, inside=bool(total["torn"])), most)
         if total["extra"]:
             found += _places(_repeats(df, buckets), most)
     finally:
-        looked.unpersist()
+        blocks.unpersist()
         buckets.unpersist()
-    counts = dict.fromkeys(KINDS, 0) | {one.kind: count for one, count in found}
+    counts = dict.fromkeys(KINDS, 0) | {finding.kind: count for finding, count in found}
     order = list(KINDS)
-    findings = sorted((one for one, _ in found), key=lambda one: order.index(one.kind))
+    findings = sorted((finding for finding, _ in found), key=lambda finding: order.index(finding.kind))
     return AuditReport(total["messages"], total["topics"], counts, tuple(findings))
 
 
 def _buckets(df: DataFrame) -> DataFrame:
-    """What there is of each topic, in runs of sequences that a bitmap has room for: most are whole, and need no second look."""
+    """Return bitmaps of the sequences of each topic. Most buckets have no holes and need no second pass."""
     sequence = f.col("sequence")
     return df.groupBy(*_KEY, f.bitmap_bucket_number(sequence).alias("bucket")).agg(
         f.count("*").alias("rows"),
@@ -126,7 +128,7 @@ def _buckets(df: DataFrame) -> DataFrame:
 
 
 def _total(buckets: DataFrame) -> dict[str, int]:
-    """How much there is; how many sequences are missing or too many; and how many buckets have holes inside."""
+    """Return the totals: messages, topics, missing and repeated sequences, and buckets with holes inside."""
     topics = buckets.groupBy(*_KEY).agg(
         f.sum("rows").alias("messages"),
         (f.max("high") - f.min("low") + 1 - f.sum("different")).alias("holes"),
@@ -140,7 +142,7 @@ def _total(buckets: DataFrame) -> dict[str, int]:
 
 
 def _gaps(df: DataFrame, buckets: DataFrame, *, inside: bool) -> DataFrame:
-    """Between buckets, and inside of those that say so: only there rows are looked at again."""
+    """Return the gaps between buckets and, with `inside`, within buckets with holes. Only those rows are read again."""
     across = Window.partitionBy(*_KEY).orderBy("bucket")
     edges = buckets.select(*_KEY, f.lag("high").over(across).alias("before"), f.col("low").alias("behind"))
     if inside:
@@ -159,7 +161,7 @@ def _gaps(df: DataFrame, buckets: DataFrame, *, inside: bool) -> DataFrame:
 
 
 def _repeats(df: DataFrame, buckets: DataFrame) -> DataFrame:
-    """Repeats and conflicts, per topic; of buckets that have some."""
+    """Return repeats and conflicts by topic, from the buckets that have repeats."""
     double = buckets.where("rows > different").select(*_KEY, "bucket")
     rows = df.select(
         *_KEY, "sequence", f.bitmap_bucket_number("sequence").alias("bucket"), _content(df.columns).alias("content")
@@ -179,16 +181,16 @@ def _repeats(df: DataFrame, buckets: DataFrame) -> DataFrame:
 
 
 def _content(names: Sequence[str]) -> Column:
-    """A number that differs if messages do. Of fields the order doesn't matter."""
-    there = [
+    """Return a hash of the content of a message. It ignores the order of fields."""
+    parts = [
         f.array_sort(f.map_entries(name)) if name == "fields" else f.col(name) for name in CONTENT if name in names
     ]
-    return f.xxhash64("topic", *there)
+    return f.xxhash64("topic", *parts)
 
 
 def _blocks(df: DataFrame, block: int, early: timedelta | None, late: timedelta | None) -> DataFrame:
-    """Of each topic, so many offsets at a time: its first and last message, and what is wrong between them."""
-    soon, old = _micros(early), _micros(late)
+    """Return for each topic and block of offsets the first and the last message, and the problems between them."""
+    early_limit, late_limit = _micros(early), _micros(late)
     rows = df.select(
         *("broker", "stream", "topic", "offset", "sequence"),
         f.unix_micros("stored").alias("stored"),
@@ -196,10 +198,10 @@ def _blocks(df: DataFrame, block: int, early: timedelta | None, late: timedelta 
         f.floor(f.col("offset") / block).alias("block"),
     )
 
-    def work(some: pa.Table) -> pa.Table:
-        return block_audit.look(some, soon, old)
+    def work(block_rows: pa.Table) -> pa.Table:
+        return block_audit.look(block_rows, early_limit, late_limit)
 
-    # One number is quicker to group by than texts; what shares it by chance is told apart.
+    # Grouping by one number is faster than by texts. look() separates streams with the same hash.
     rows = rows.withColumn("group", f.xxhash64("broker", "stream", "block"))
     return rows.groupBy("group").applyInArrow(work, from_arrow_schema(block_audit.SCHEMA))
 
@@ -208,17 +210,17 @@ def _micros(length: timedelta | None) -> int:
     return 1 << 62 if length is None else length // timedelta(microseconds=1)
 
 
-def _steps(looked: DataFrame) -> DataFrame:
-    """What is wrong inside blocks, and from one to the next."""
+def _steps(blocks: DataFrame) -> DataFrame:
+    """Return the problems within blocks, and between consecutive blocks."""
     stream = ["broker", "stream"]
-    edges = looked.select(*_KEY, "block", *(_struct(side, block_audit.EDGES).alias(side) for side in ("begin", "end")))
+    edges = blocks.select(*_KEY, "block", *(_struct(side, block_audit.EDGES).alias(side) for side in ("begin", "end")))
     ends = edges.groupBy(*stream, "block").agg(f.min("begin").alias("begin"), f.max("end").alias("end"))
     found = f.array(*(_struct(kind, block_audit.FIGURES, f.lit(kind).alias("kind")) for kind in block_audit.KINDS))
-    inside = looked.select(*_KEY, f.inline(found)).where("count > 0")
+    inside = blocks.select(*_KEY, f.inline(found)).where("count > 0")
     each = inside.unionByName(_down(edges, _KEY, "order", "sequence")).unionByName(
         _down(ends.withColumn("topic", f.lit("")), stream, "clock", "stored")
     )
-    # The clock and the offsets are those of the stream, whatever the topic.
+    # Problems of clock and offsets concern the stream, not a topic.
     topic = f.when(f.col("kind").isin("clock", "offset"), "").otherwise(f.col("topic")).alias("topic")
     return each.groupBy("kind", *stream, topic).agg(
         *_found(f.min("first"), f.max("last"), f.sum("count"), f.max("worst"))
@@ -230,7 +232,7 @@ def _struct(prefix: str, names: Sequence[str], *more: Column) -> Column:
 
 
 def _down(edges: DataFrame, key: list[str], kind: str, value: str) -> DataFrame:
-    """Where a block begins with less than the one before ended with."""
+    """Return the blocks that begin with a lower value than the end of the block before."""
     across = Window.partitionBy(*key).orderBy("block")
     begin, before = f.col(f"begin.{value}"), f.lag(f"end.{value}").over(across)
     worst = before - begin if value == "stored" else None
@@ -242,14 +244,14 @@ def _down(edges: DataFrame, key: list[str], kind: str, value: str) -> DataFrame:
 
 
 def _found(first: Column, last: Column, count: Column, worst: Column | None = None) -> tuple[Column, ...]:
-    """The columns of what was found; `worst` in microseconds."""
+    """Return the columns of a finding; `worst` in microseconds."""
     worst = f.lit(None) if worst is None else worst
     named = {"count": count, "first": first, "last": last, "worst": worst}
     return tuple(column.cast("long").alias(name) for name, column in named.items())
 
 
 def _places(found: DataFrame, most: int) -> list[tuple[Finding, int]]:
-    """The first of each kind, and how many of the kind there are in all."""
+    """Return the first `most` findings of each kind, each with the total number of its kind."""
     ordered = Window.partitionBy("kind").orderBy(*_KEY, "first")
     rows = found.select(
         *("kind", *_KEY, "first", "last", "count", "worst"),

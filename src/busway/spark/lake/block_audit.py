@@ -1,4 +1,7 @@
-"""Messages of a stream that follow each other, looked at together: is their order right, and are their times. In arrays; no Spark."""
+"""Block audit: checks the order and the times of consecutive messages of a stream, in arrays, without Spark.
+
+The audit calls look() in its tasks.
+"""
 
 from typing import Any, Final
 
@@ -7,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 KINDS: Final = ("offset", "order", "clock", "early", "late")
-"""What can be wrong with messages beside each other."""
+"""The kinds of problems of consecutive messages."""
 EDGES: Final = ("offset", "sequence", "stored")
-"""What is told of the first and the last message of a topic; it is also their order."""
+"""The values of the first and the last message of a topic, in the order by which they are compared."""
 FIGURES: Final = ("count", "first", "last", "worst")
-"""What is told of each kind: how many, the first and the last offset, and how much at worst."""
+"""The figures of each kind: the number, the first and the last offset, and the largest deviation."""
 SCHEMA: Final = pa.schema(
     [
         *((name, pa.string()) for name in ("broker", "stream", "topic")),
@@ -20,18 +23,18 @@ SCHEMA: Final = pa.schema(
         *((f"{kind}_{figure}", pa.int64()) for kind in KINDS for figure in FIGURES),
     ]
 )
-"""Of what look() gives."""
+"""The schema of the result of look()."""
 
 _LEAST: Final = np.iinfo(np.int64).min
 _MOST: Final = np.iinfo(np.int64).max
-Array = Any  # an array of numpy, whose types say little more
+Array = Any  # numpy's own type adds little
 
 
 def look(rows: pa.Table, early: int, late: int) -> pa.Table:
-    """Of each topic in these blocks: its first and last message, and what is wrong between them.
+    """Return for each topic and block the first and the last message, and the problems between them.
 
-    Columns are broker, stream, topic and block, and as numbers offset, sequence, stored and time. `early` and `late` are the
-    microseconds by which a message may be too early or too late.
+    Columns are broker, stream, topic and block, and as numbers offset, sequence, stored and time. `early` and `late`
+    are the microseconds by which a message may be too early or too late.
     """
     names = ("offset", "sequence", "stored", "time", "block")
     offset, sequence, stored, time, block = (rows.column(name).to_numpy() for name in names)
@@ -41,9 +44,9 @@ def look(rows: pa.Table, early: int, late: int) -> pa.Table:
 
     order = np.lexsort((stored, sequence, offset, place))
     same = place[order][1:] == place[order][:-1]
-    twice, back = np.zeros(len(order), bool), np.zeros(len(order), np.int64)
-    twice[order[1:]] = same & (np.diff(offset[order]) == 0)
-    back[order[1:]] = np.where(same, -np.diff(stored[order]), 0)
+    duplicate, step_back = np.zeros(len(order), bool), np.zeros(len(order), np.int64)
+    duplicate[order[1:]] = same & (np.diff(offset[order]) == 0)
+    step_back[order[1:]] = np.where(same, -np.diff(stored[order]), 0)
 
     order = order[np.argsort(topic[order], kind="stable")]
     first = np.concatenate(([True], np.diff(topic[order]) != 0))
@@ -53,9 +56,9 @@ def look(rows: pa.Table, early: int, late: int) -> pa.Table:
 
     behind = (stored - time)[order]
     wrong = {
-        "offset": (twice[order], None),
+        "offset": (duplicate[order], None),
         "order": (down, None),
-        "clock": (back[order] > 0, back[order]),
+        "clock": (step_back[order] > 0, step_back[order]),
         "early": (-behind > early, -behind),
         "late": (behind > late, behind),
     }
@@ -68,10 +71,14 @@ def look(rows: pa.Table, early: int, late: int) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def _figures(bad: Array, much: Array | None, offset: Array, starts: Array) -> list[pa.Array]:
+def _figures(bad: Array, deviation: Array | None, offset: Array, starts: Array) -> list[pa.Array]:
     count = np.add.reduceat(bad.astype(np.int64), starts)
     none = count == 0
-    worst = np.full(len(starts), _LEAST) if much is None else np.maximum.reduceat(np.where(bad, much, _LEAST), starts)
+    worst = (
+        np.full(len(starts), _LEAST)
+        if deviation is None
+        else np.maximum.reduceat(np.where(bad, deviation, _LEAST), starts)
+    )
     return [
         pa.array(count),
         pa.array(np.minimum.reduceat(np.where(bad, offset, _MOST), starts), mask=none),
@@ -81,7 +88,7 @@ def _figures(bad: Array, much: Array | None, offset: Array, starts: Array) -> li
 
 
 def _codes(rows: pa.Table, *names: str) -> Array:
-    """A number for each different text, or pair of texts."""
+    """Return a number for each distinct text, or combination of texts."""
     found = np.zeros(rows.num_rows, np.int64)
     for name in names:
         texts = pc.dictionary_encode(rows.column(name).combine_chunks())
@@ -89,7 +96,7 @@ def _codes(rows: pa.Table, *names: str) -> Array:
     return found
 
 
-def _combined(one: Array, other: Array) -> Array:
-    """A number for each different pair of numbers from 0 on; small ones, so that they can be combined further."""
-    both = one * (np.int64(other.max(initial=0)) + 1) + other
+def _combined(left: Array, right: Array) -> Array:
+    """Return a number from 0 for each distinct pair. The numbers stay small, so that they can be combined again."""
+    both = left * (np.int64(right.max(initial=0)) + 1) + right
     return both if both.max(initial=0) < 1 << 31 else np.unique(both, return_inverse=True)[1]

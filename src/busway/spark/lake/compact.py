@@ -1,6 +1,7 @@
-"""Compaction: many small files of a stream and day become few large ones, sorted by topic and sequence. No row changes.
+"""Compaction: merges small files of a stream and day into larger ones, sorted by topic and sequence. No row changes.
 
-The new files and the removal of the old ones are one commit. The old ones stay a while, for those who read them.
+The archive and `busway lake compact` call it. One commit adds the new files and removes the old ones. The old files
+stay on disk for a grace time, for running readers.
 """
 
 import logging
@@ -21,13 +22,14 @@ from busway.spark.options import COLUMNS
 log = logging.getLogger("busway.spark")
 
 BELOW: Final = 64 << 20
+"""Default size in bytes below which files are merged."""
 TARGET: Final = 256 << 20
-"""Bytes of a file that is made."""
+"""Default size in bytes of a merged file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What became of the files of a stream and day."""
+    """The result of compaction for a stream and day."""
 
     stream: str
     date: str
@@ -47,13 +49,14 @@ def compact(
     grace: float = 600.0,
     progress: Callable[[Compacted], None] | None = None,
 ) -> list[Compacted]:
-    """Put the files of a lake together that are smaller than `below` bytes, into files of about `target` bytes.
+    """Merge the files of a lake that are smaller than `below` bytes into files of about `target` bytes.
 
-    Removed files that have been so for `grace` seconds are deleted. An archive that runs has the lake: give that `compact_below` instead.
+    Files that were removed more than `grace` seconds ago are deleted. A running archive has locked the lake: use its
+    `compact_below` instead.
     """
     opened = Lake(lake)
     if not opened.exists():
-        raise LakeError(f"{lake} is no lake: it has no commits")
+        raise LakeError(f"{lake} is not a lake, because it has no commits: give the folder of an archive")
     with opened.lock():
         snapshot = opened.snapshot()
         tidy(opened, left(opened, snapshot))
@@ -76,37 +79,37 @@ def compact_some(
     streams: Sequence[str] = (),
     progress: Callable[[Compacted], None] | None = None,
 ) -> list[Compacted]:
-    """The same for one who has the lake, where a stream has at least so many small files of a day."""
+    """Merge files of a locked lake, where a stream has at least `least` small files of a day."""
     done = []
     for (stream, date), files in groups(snapshot.files.values()).items():
         small = [file for file in files if file.bytes < below]
         if len(small) < max(least, 2) or (streams and stream not in streams):
             continue
-        made = _together(spark, lake, snapshot, small, max(-(-sum(file.bytes for file in small) // target), 1))
+        made = _merge(spark, lake, snapshot, small, max(-(-sum(file.bytes for file in small) // target), 1))
         size, rows = sum(file.bytes for file in made), sum(file.rows for file in made)
         done.append(Compacted(stream, date, len(small), len(made), rows, size))
-        log.info("%d files of the stream %r of %s became %d", len(small), stream, date, len(made))
+        log.info("merged %d files of the stream %r of %s into %d", len(small), stream, date, len(made))
         if progress is not None:
             progress(done[-1])
     return done
 
 
-def _together(spark: SparkSession, lake: Lake, snapshot: Snapshot, small: list[File], count: int) -> list[File]:
+def _merge(spark: SparkSession, lake: Lake, snapshot: Snapshot, small: list[File], count: int) -> list[File]:
     number = snapshot.number + 1
     staging = f"r{number:08d}-{lake.token}"
     lake.discard(staging)
     before = _rows(spark, [lake.uri(DATA, file.path) for file in small])
-    # Not coalesce: that would read everything in as few tasks as are written.
+    # repartition() and not coalesce(), which would also read with so few tasks.
     parts = before.repartitionByRange(count, "topic", "sequence") if count > 1 else before.repartition(1)
     place = lake.uri(STAGING, staging, f"s={small[0].stream}", f"date={small[0].date}")
     parts.sortWithinPartitions("topic", "sequence").write.option("compression", "zstd").parquet(place)
     after = _rows(spark, [place])
-    had, has = _figures(before), _figures(after)
-    if had != has or had[0] != sum(file.rows for file in small):
+    old, new = _figures(before), _figures(after)
+    if old != new or old[0] != sum(file.rows for file in small):
         lake.discard(staging)
         raise LakeError(
-            f"compaction of the stream {small[0].stream!r} of {small[0].date} made {has[0]} rows with {has[1]} keys of {had[0]} with {had[1]}, "
-            f"and the commits say {sum(file.rows for file in small)}: nothing was changed"
+            f"compaction of the stream {small[0].stream!r} of {small[0].date} made {new[0]} rows with {new[1]} keys from {old[0]} rows with "
+            f"{old[1]} keys, and the commits have {sum(file.rows for file in small)} rows: nothing was changed"
         )
     made = lake.place(number, list(lake.staged(staging)))
     commit = Commit(
@@ -126,6 +129,6 @@ def _rows(spark: SparkSession, paths: list[str]) -> DataFrame:
 
 
 def _figures(frame: DataFrame) -> tuple[int, int]:
-    """Rows, and different keys."""
+    """Return the number of rows and of distinct keys."""
     row = frame.agg(fn.count("*"), fn.count_distinct("broker", "topic", "sequence")).collect()[0]
     return row[0], row[1]

@@ -1,7 +1,7 @@
-"""Whether a stream goes on where the archive of it ends.
+"""Continuity of archive and stream: checks that a stream still has the messages that the archive ends with.
 
-A crash may take the end of a stream that is not synced, and its offsets are given to other messages then. By their number alone nobody could
-tell; so a commit also notes the id of the last message that it covers.
+The archive and the source call it. A crash may remove the end of a stream that is not synced, and the broker then gives
+its offsets to other messages. The offsets do not show that, so a commit also has the id of its last message.
 """
 
 from collections.abc import Sequence
@@ -11,17 +11,19 @@ from busway.spark.endpoints import Endpoints
 from busway.spark.lake.table_log.commits import LakeError, Snapshot
 from busway.spark.ranges import Available, Place, Range
 
-_AGAIN: Final = 40
-"""A stream in memory goes on with a multiple of 2 to the power of this when its broker starts again: no offset ever means two messages."""
+_RESTART_BITS: Final = 40
+"""A stream in memory continues at a multiple of 2 to this power after a restart, so that no offset is used twice."""
 
 
 def jumped(end: int, first: int) -> int:
-    """How many offsets a stream that has `first` now has passed over behind `end`, because it began anew."""
-    return max((first >> _AGAIN << _AGAIN) - end, 0) if first >> _AGAIN > end >> _AGAIN else 0
+    """Return the number of offsets that a stream skipped behind `end` at a restart. `first`: its first offset now."""
+    return (
+        max((first >> _RESTART_BITS << _RESTART_BITS) - end, 0) if first >> _RESTART_BITS > end >> _RESTART_BITS else 0
+    )
 
 
 def last_id(places: Endpoints, place: Place, end: int) -> str:
-    """The id of the message before this offset; empty if there is none, or it is gone."""
+    """Return the id of the message before this offset. Empty if there is no such message, or it is lost."""
     part = Range(*place, max(end - 1, 0), end)
     found: list[str] = []
     for batch in places[place[0]].batches(part, "**", ("id",), lambda _: None):
@@ -29,22 +31,24 @@ def last_id(places: Endpoints, place: Place, end: int) -> str:
     return found[0] if found else ""
 
 
-def check(places: Endpoints, snapshot: Snapshot, held: Sequence[Available]) -> None:
-    """Raise LakeError for a stream that has lost its end."""
-    for one in held:
-        archived = snapshot.covered.get(one.place)
+def check(places: Endpoints, snapshot: Snapshot, available: Sequence[Available]) -> None:
+    """Raise LakeError if a stream has lost archived messages at its end."""
+    for info in available:
+        archived = snapshot.covered.get(info.place)
         if archived is None:
             continue
-        if archived.end > one.next:
-            raise _lost(one, f"ends at offset {one.next}, but is archived up to {archived.end}")
-        if archived.last and archived.end > one.first:
-            now = last_id(places, one.place, archived.end)
+        if archived.end > info.next:
+            raise _lost(info, f"ends at offset {info.next}, but is archived up to {archived.end}")
+        if archived.last and archived.end > info.first:
+            now = last_id(places, info.place, archived.end)
             if now and now != archived.last:
-                raise _lost(one, f"has the message {now} at offset {archived.end - 1}, but {archived.last} is archived")
+                raise _lost(
+                    info, f"has the message {now} at offset {archived.end - 1}, but {archived.last} is archived"
+                )
 
 
-def _lost(one: Available, how: str) -> LakeError:
+def _lost(info: Available, finding: str) -> LakeError:
     return LakeError(
-        f"the stream {one.stream!r} of the broker {one.broker} {how}: it has lost its end, and gives those offsets to other messages now. "
-        "Archive it into another lake"
+        f"the stream {info.stream!r} of the broker {info.broker} {finding}: it has lost its end, and uses these offsets for "
+        "other messages now. Archive it into another lake"
     )

@@ -1,4 +1,7 @@
-"""What a round of the archive is to cover of each stream, and what of that is gone. No Spark, no bus."""
+"""Plan of a round of the archive: computes the offsets to archive for each stream, and the lost ones.
+
+The archive calls it; it does no I/O.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -11,46 +14,53 @@ from busway.spark.lake import continuity
 from busway.spark.lake.table_log.commits import Covered, File, Snapshot
 from busway.spark.ranges import Available, Place, admit
 
-ADVICE: Final = "With fail_on_data_loss=False (--skip-lost) the rest is archived, and how many are lost is noted"
+ADVICE: Final = (
+    "With fail_on_data_loss=False (--skip-lost) the rest is archived, and the commit records how many are lost"
+)
 _OTHER: Final = "With the option failOnDataLoss"
-"""How the advice of the source begins, which is not for those who archive."""
+"""The beginning of the source's advice, which does not apply to an archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to archive now."""
+    """The offsets that a round archives, and the problems that it found."""
 
     covered: tuple[Covered, ...]
-    told: tuple[str, ...]
-    """What went wrong with streams before, for the log."""
+    warnings: tuple[str, ...]
+    """Problems of the streams, for the log."""
     lost: tuple[str, ...]
-    """Of streams that are left out, as messages of them are gone and that is to be an error."""
+    """Errors of the streams that are left out because messages of them are lost."""
 
 
 def plan(
-    snapshot: Snapshot, held: Sequence[Available], most: int, *, fail: bool, damaged: Collection[Place] = frozenset()
+    snapshot: Snapshot,
+    available: Sequence[Available],
+    most: int,
+    *,
+    fail: bool,
+    damaged: Collection[Place] = frozenset(),
 ) -> Plan:
-    """At most so many records; a stream that has lost some is left out if that is to fail, and so keeps no other from being archived."""
+    """Plan at most `most` records. With `fail`, a stream with lost messages is left out of the round."""
     begin, jumped, first = dict[Place, int](), dict[Place, int](), dict[Place, int]()
     until: dict[Place, int] = {}
-    told, lost = list[str](), list[str]()
-    for one in held:
-        end = snapshot.end(one.place)
-        at = one.first if end is None else end
-        jump = continuity.jumped(at, one.first)
+    warnings, lost = list[str](), list[str]()
+    for info in available:
+        end = snapshot.end(info.place)
+        at = info.first if end is None else end
+        jump = continuity.jumped(at, info.first)
         if jump:
-            told.append(
-                f"the stream {one.stream!r} of the broker {one.broker} began anew at offset {at + jump}, as one in memory does when its broker "
-                f"starts again: what it had from offset {at} on, if anything, is not archived"
+            warnings.append(
+                f"the stream {info.stream!r} of the broker {info.broker} began anew at offset {at + jump}, as a stream in memory does when its "
+                f"broker restarts: its messages from offset {at} on, if there were any, are not archived"
             )
-        if one.first > at + jump:
-            gone = _gone(one, at + jump)
+        if info.first > at + jump:
+            text = _lost(info, at + jump)
             if fail:
-                lost.append(f"{gone}. {ADVICE}")
+                lost.append(f"{text}. {ADVICE}")
                 continue
-            told.append(gone)
-        begin[one.place], jumped[one.place], first[one.place] = at, jump, max(at + jump, one.first)
-        until[one.place] = one.next
+            warnings.append(text)
+        begin[info.place], jumped[info.place], first[info.place] = at, jump, max(at + jump, info.first)
+        until[info.place] = info.next
     until = admit(first, until, most)
     covered = tuple(
         Covered(
@@ -63,27 +73,28 @@ def plan(
         )
         for place in sorted(begin)
     )
-    return Plan(covered, tuple(told), tuple(lost))
+    return Plan(covered, tuple(warnings), tuple(lost))
 
 
-def judged(covered: Sequence[Covered], added: Sequence[File]) -> list[Covered]:
-    """Ranges of all topics that may be damaged, with those that are not as whole: streams of which every message was written."""
+def confirm_damage(covered: Sequence[Covered], added: Sequence[File]) -> list[Covered]:
+    """Clear the damage mark of ranges whose messages were all written. Only for archives of all topics."""
     lacking: Counter[str] = Counter()
-    for one in covered:
-        lacking[one.stream] += one.end - one.start
+    for part in covered:
+        lacking[part.stream] += part.end - part.start
     for file in added:
         lacking[file.stream] -= file.rows
-    return [structs.replace(one, damaged=one.damaged and lacking[one.stream] > 0) for one in covered]
+    return [structs.replace(part, damaged=part.damaged and lacking[part.stream] > 0) for part in covered]
 
 
-def advised(text: str) -> str:
-    """What the source says of messages that are gone, with the advice for an archive."""
-    said, found, _ = text.partition(_OTHER)
-    return said + ADVICE if found else text
+def with_archive_advice(text: str) -> str:
+    """Replace the source's advice in an error about lost messages by the advice for an archive."""
+    error, found, _ = text.partition(_OTHER)
+    return error + ADVICE if found else text
 
 
-def _gone(one: Available, begin: int) -> str:
+def _lost(info: Available, begin: int) -> str:
     return (
-        f"{one.first - begin} messages of the stream {one.stream!r} of the broker {one.broker} are gone: the offsets {begin} to {one.first - 1}. "
-        "The stream's limits removed them before they were archived, or they ended with their broker"
+        f"{info.first - begin} messages of the stream {info.stream!r} of the broker {info.broker} are lost: the offsets {begin} "
+        f"to {info.first - 1}. The limits of the stream removed them before they were archived, or they were in memory when "
+        "their broker stopped"
     )

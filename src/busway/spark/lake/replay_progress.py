@@ -1,4 +1,4 @@
-"""How far a replay has come: a small file, so that one that was killed goes on from there."""
+"""Progress file of a replay, from which the next run continues after a kill. Called by busway.spark.lake.replay."""
 
 import json
 import os
@@ -13,26 +13,26 @@ _VERSION: Final = 2
 
 
 class ProgressError(ValueError):
-    """A file that says how far a replay has come can't be used; the reason says what to do."""
+    """The progress file of a replay can't be used. The text says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a replay is of, and how much of it is stored for sure."""
+    """The identity of a replay, and the messages that are certainly stored."""
 
     name: str
     to: str
     total: int
-    """Messages that it has in all."""
+    """Number of messages of the replay."""
     ends: Mapping[str, int]
-    """The last offset of each stream, by `broker/stream`, when it began: what came later is no part of it."""
+    """The last offset of each stream at the begin, by `broker/stream`. Later messages are not replayed."""
     places: Mapping[str, int] = field(default_factory=dict)
-    """Where each stream of the bus ended when this was written: what the replay has stored behind that is found there."""
+    """The end of each stream of the target bus when the file was written. The read-back begins there."""
     done: int = 0
     key: tuple[int, str, str, int] | None = None
-    """The last message that is stored for sure: microseconds, broker, stream, offset. All before it are, too."""
+    """The last message that is certainly stored: microseconds, broker, stream, offset. So are all before it."""
     secret: str = field(default_factory=lambda: draw_secret().hex(), repr=False)
-    """That of the publisher's session, in hexadecimal digits: the same for all runs that have this file."""
+    """The secret of the publisher's session in hexadecimal digits. All runs with this file use it."""
 
     @property
     def finished(self) -> bool:
@@ -40,7 +40,7 @@ class Progress:
 
     @classmethod
     def read(cls, file: Path, name: str, to: str) -> Self | None:
-        """That of this replay; None if it has not begun. Raises ProgressError."""
+        """Read the progress of a replay. Returns None if it has not begun. Raises ProgressError."""
         try:
             given: dict[str, Any] = json.loads(file.read_text())
             version = given.pop("version")
@@ -50,19 +50,19 @@ class Progress:
             return None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ProgressError(
-                f"{file} does not say how far a replay has come ({error}). Remove it: what the replay {name!r} has stored is then "
-                "looked for in all streams"
+                f"{file} is not the progress of a replay ({error}): remove it; the replay {name!r} then finds its stored messages "
+                "in the streams"
             ) from error
         if version != _VERSION:
-            raise ProgressError(f"{file} was written by another version of busway: use that, or another name")
+            raise ProgressError(f"{file} was written by another version of busway: use that version, or another name")
         if (found.name, found.to) != (name, to):
             raise ProgressError(
-                f"{file} is of the replay {found.name!r} to {found.to!r}, not of {name!r} to {to!r}: give another name, or the same topics"
+                f"{file} belongs to the replay {found.name!r} to {found.to!r}, not of {name!r} to {to!r}: give another name, or the same topics"
             )
         return found
 
     def write(self, file: Path) -> None:
-        """In one step, so that the file is always whole."""
+        """Write the file atomically, readable only by its owner."""
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = file.with_name(f".{file.name}.{os.getpid()}")
         new.unlink(missing_ok=True)

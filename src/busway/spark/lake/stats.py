@@ -1,4 +1,4 @@
-"""Stats: how much went over the bus in each interval, how fast, and whose it was."""
+"""Stats: computes rates, sizes, latencies, top topics and top senders by interval. `busway lake stats` calls it."""
 
 import re
 from collections.abc import Sequence
@@ -15,19 +15,21 @@ _WORDS: Final = "s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?|d(?:ays?)?"
 
 
 def length(every: str | timedelta) -> timedelta:
-    """The length of an interval. Raises ValueError."""
+    """Parse the length of an interval. Raises ValueError."""
     found = every if isinstance(every, timedelta) else None
     if isinstance(every, str):
-        said = re.fullmatch(rf"\s*([0-9]+(?:\.[0-9]+)?)?\s*({_WORDS})\s*", every)
-        if said is not None:
-            found = timedelta(seconds=float(said[1] or 1) * _UNITS[said[2][0]])
+        match = re.fullmatch(rf"\s*([0-9]+(?:\.[0-9]+)?)?\s*({_WORDS})\s*", every)
+        if match is not None:
+            found = timedelta(seconds=float(match[1] or 1) * _UNITS[match[2][0]])
     if found is None or not timedelta(milliseconds=1) <= found <= timedelta(days=366):
-        raise ValueError(f"the length of an interval can't be {every!r}; give one like '1 minute', '30s' or '1h'")
+        raise ValueError(
+            f"the length of an interval can't be {every!r}; give a length such as '1 minute', '30s' or '1h'"
+        )
     return found
 
 
 COLUMNS: Final = ("topic", "sender", "stored", "time", "payload")
-"""Those that stats need."""
+"""The columns that stats need."""
 
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -36,7 +38,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a topic or a sender has of it."""
+    """The messages and bytes of one topic or sender."""
 
     name: str
     messages: int
@@ -45,10 +47,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What was stored in a length of time. Latencies are from when a message was sent to when it was stored, in seconds."""
+    """The figures of an interval of storing times. Latencies are the seconds from sending to storing."""
 
     begin: datetime | None
-    """None: of the whole."""
+    """The begin of the interval. None: the total of all intervals."""
     messages: int
     bytes: int
     topics: int
@@ -63,32 +65,33 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class StatsReport:
-    """All intervals that have messages, in their order, and the whole of them."""
+    """All intervals with messages, in their order, and the total."""
 
     every: timedelta
     total: Interval
     intervals: tuple[Interval, ...]
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the report as plain values for JSON."""
         return {**asdict(self), "every": self.every.total_seconds()}
 
 
 def stats(df: DataFrame, every: str | timedelta = "1 minute", *, top: int = 5) -> DataFrame:
-    """Rates, sizes and latencies of a table with the columns of the source, one row for each interval that has messages.
+    """Return rates, sizes and latencies of a table with the columns of the source, a row for each interval.
 
-    `every` is the length of an interval: a timedelta, or a text like `1 minute`, `30s`, `1h`. Intervals are those of the
-    time when messages were stored. Columns: begin, messages, bytes, rate and throughput (messages and bytes a second),
-    topics and senders (how many), p50, p90, p99 and max (of stored - time, in seconds), top_topics and top_senders (arrays
-    of name, messages, bytes).
+    `every` is the length of an interval: a timedelta, or a text such as `1 minute`, `30s`, `1h`. Intervals divide the
+    time of storing. Columns: begin, messages, bytes, rate and throughput (messages and bytes per second), topics and
+    senders (their number), p50, p90, p99 and max (of stored - time, in seconds), top_topics and top_senders (arrays of
+    name, messages, bytes).
 
     ::
 
         stats(spark.read.format("busway").option("path", "/var/lib/busway").load(), "1 hour").show()
     """
     width = length(every)
-    whole, parts = _grouped(df, width)
+    totals, parts = _grouped(df, width)
     return (
-        _joined(whole, parts, top)
+        _joined(totals, parts, top)
         .where("begin is not null")
         .withColumn("begin", f.timestamp_micros("begin"))
         .withColumn("rate", f.col("messages") / width.total_seconds())
@@ -102,23 +105,25 @@ def stats(df: DataFrame, every: str | timedelta = "1 minute", *, top: int = 5) -
 
 
 def stats_report(df: DataFrame, every: str | timedelta = "1 minute", *, top: int = 5) -> StatsReport:
-    """The same as values, with the whole beside the intervals: for a table or a page, see `page()`."""
+    """Return the stats of a table as a report with all intervals and their total. page() shows it."""
     width = length(every)
-    whole, parts = _grouped(df, width)
+    totals, parts = _grouped(df, width)
     parts = parts.persist()
     try:
-        rows = [_interval(row) for row in _joined(whole, parts, top).orderBy("begin").collect()]
+        rows = [_interval(row) for row in _joined(totals, parts, top).orderBy("begin").collect()]
     finally:
         parts.unpersist()
-    total = next((one for one in rows if one.begin is None), Interval(None, 0, 0, 0, 0, None, None, None, None))
-    return StatsReport(width, total, tuple(one for one in rows if one.begin is not None))
+    total = next(
+        (interval for interval in rows if interval.begin is None), Interval(None, 0, 0, 0, 0, None, None, None, None)
+    )
+    return StatsReport(width, total, tuple(interval for interval in rows if interval.begin is not None))
 
 
 def _grouped(df: DataFrame, width: timedelta) -> tuple[DataFrame, DataFrame]:
-    """By interval (microseconds), with a row for all of them whose begin is null; and by interval, topic and sender."""
+    """Group by interval, with a total whose begin is null, and by interval, topic and sender, in microseconds."""
     missing = [name for name in COLUMNS if name not in df.columns]
     if missing:
-        raise ValueError(f"stats need the column {missing[0]!r}; they need {', '.join(COLUMNS)}")
+        raise ValueError(f"the column {missing[0]!r} is missing; stats need {', '.join(COLUMNS)}")
     micros, stored = width // _MICROSECOND, f.unix_micros("stored")
     rows = df.select(
         (stored - f.pmod(stored, f.lit(micros))).alias("begin"),
@@ -144,14 +149,14 @@ def _grouped(df: DataFrame, width: timedelta) -> tuple[DataFrame, DataFrame]:
 def _joined(whole: DataFrame, parts: DataFrame, top: int) -> DataFrame:
     check_count("top", top)
     for key in ("topic", "sender"):
-        shares = _shares(parts, key, top).withColumnRenamed("begin", "begun")
-        whole = whole.join(shares, whole["begin"].eqNullSafe(shares["begun"]), "left").drop("begun")
+        shares = _shares(parts, key, top).withColumnRenamed("begin", "shares_begin")
+        whole = whole.join(shares, whole["begin"].eqNullSafe(shares["shares_begin"]), "left").drop("shares_begin")
     return whole
 
 
 def _shares(parts: DataFrame, key: str, top: int) -> DataFrame:
-    """How many of them there are in each interval, and those that have most."""
-    # One that is null is a name, too; the rollup's null is told by grouping_id.
+    """Return for each interval the number of topics or senders, and the `top` largest of them."""
+    # A null sender counts as a name. The null of the rollup differs by its grouping set.
     each = (
         parts.withColumn("name", f.coalesce(key, f.lit("")))
         .groupingSets([[f.col("begin"), f.col("name")], [f.col("name")]], f.col("begin"), f.col("name"))
@@ -179,5 +184,5 @@ def _interval(row: Row) -> Interval:
     for name in ("messages", "bytes", "topics", "senders"):
         values[name] = values[name] or 0
     for name in ("top_topics", "top_senders"):
-        values[name] = tuple(Share(**one) for one in values[name] or ())
+        values[name] = tuple(Share(**share) for share in values[name] or ())
     return Interval(**values)

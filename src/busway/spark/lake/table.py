@@ -1,4 +1,7 @@
-"""One table of everything: what a lake has archived, and what is live behind that, without gap or repeat."""
+"""Table of a lake: the archived messages and the live messages behind them, without gaps or repeats.
+
+The public functions are table() and sql(); `busway lake table` and `sql` call them.
+"""
 
 import json
 import re
@@ -13,7 +16,7 @@ from busway.spark.endpoints import Endpoints
 from busway.spark.lake.table_log.commits import LakeError
 from busway.spark.lake.table_log.folder import DATA, Lake
 from busway.spark.lake.topic_filter import matching
-from busway.spark.options import COLUMNS, reading
+from busway.spark.options import COLUMNS, read_options
 from busway.spark.ranges import to_json
 
 
@@ -28,14 +31,14 @@ def table(
     columns: Sequence[str] = COLUMNS,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Everything that is archived and everything that is live at the bus (`url`) or in data folders (`path`); without either the archive alone.
+    """Return the archived messages and the live messages of a bus (`url`) or data folders (`path`), if one is given.
 
-    It is what was there when this is called; call it again to see more. `options` are more options of the source, such as
-    `startingTimestamp`. Messages that are neither archived nor live any more are an error (`failOnDataLoss`).
+    The table has the messages that exist at the call. `options` are further options of the source, such as
+    `startingTimestamp`. Messages that are neither archived nor live raise DataLoss (option `failOnDataLoss`).
     """
     opened = Lake(lake)
     if not opened.exists():
-        raise LakeError(f"{lake} is no lake: it has no commits")
+        raise LakeError(f"{lake} is not a lake, because it has no commits: give the folder of an archive")
     given = dict(options or {}) | {name: text for name, text in (("url", url), ("path", path)) if text}
     if streams:
         given["streams"] = json.dumps(list(streams))
@@ -46,12 +49,14 @@ def table(
     live = {"url", "path"} & {name.lower() for name in given}
     if live and (chosen or any(name.lower().startswith(("starting", "ending")) for name in given)):
         return spark.read.format("busway").options(**given).load()
-    # Spark reads Parquet best by itself; the source has the rest, also what is archived meanwhile.
+    # Spark's own Parquet reader is fastest. The source reads the rest, also messages that are archived during the read.
     snapshot = opened.snapshot()
-    there = {stream for _, stream in snapshot.covered}
+    archived_streams = {stream for _, stream in snapshot.covered}
     for name in streams:
-        if not live and name not in there:
-            raise LakeError(f"the lake {lake} has no stream {name!r}; there are {', '.join(sorted(there)) or 'none'}")
+        if not live and name not in archived_streams:
+            raise LakeError(
+                f"the lake {lake} has no stream {name!r}; its streams are: {', '.join(sorted(archived_streams)) or 'none'}"
+            )
     files = [file.path for file in snapshot.files.values() if not streams or file.stream in streams]
     archived = None
     if files or not live:
@@ -60,10 +65,10 @@ def table(
     if not live:
         assert archived is not None
         return archived
-    ends = {place: one.end for place, one in snapshot.covered.items() if not streams or place[1] in streams}
+    ends = {place: part.end for place, part in snapshot.covered.items() if not streams or place[1] in streams}
     given["startingOffsets"] = json.dumps(to_json(ends))
-    behind = spark.read.format("busway").options(**given).load()
-    return behind if archived is None else archived.unionByName(behind)
+    rest = spark.read.format("busway").options(**given).load()
+    return rest if archived is None else archived.unionByName(rest)
 
 
 def _parquet(spark: SparkSession, lake: Lake, files: Sequence[str]) -> DataFrame:
@@ -80,41 +85,41 @@ _WORD: Final = re.compile(r"\w+")
 
 
 def names(options: Mapping[str, str], lake: str | None = None) -> dict[str, tuple[str, ...]]:
-    """The views there can be, as views() has them."""
+    """Return the names of all possible views, as views() does."""
     streams = {stream for _, stream in Lake(lake).snapshot().covered} if lake else set()
     if options or not lake:
-        with Endpoints(reading(options)) as places:
-            streams |= {one.stream for one in places.held()}
+        with Endpoints(read_options(options)) as places:
+            streams |= {info.stream for info in places.available()}
     return views(streams)
 
 
 def views(streams: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """`messages`, and one for each stream, under its name with `_` for what SQL has no use for; it doesn't mind upper and lower case.
+    """Return the view `messages` and a view for each stream, by its name in lower case, with `_` for other characters.
 
-    The value are the streams that a name can mean, none for all of them.
+    The value has the streams that the name may mean. It is empty for all streams.
     """
     found: dict[str, tuple[str, ...]] = {EVERYTHING: ()}
     for stream in sorted(streams):
         view = re.sub(r"\W", "_", stream).lower()
-        if view != EVERYTHING:  # that has it, too
+        if view != EVERYTHING:  # the view of all streams has it, too
             found[view] = (*found.get(view, ()), stream)
     return found
 
 
 def sql(spark: "SparkSession", query: str, options: Mapping[str, str], lake: str | None = None) -> "DataFrame":
-    """A query over the streams of a bus or folder, and over their archive if a lake is named.
+    """Run a query over the streams of a bus or folder, and over their archive if a lake is given.
 
-    `options` are those of the source; with a lake there may be none, then its archive alone is asked. There is a view `messages`
-    of everything, and one for each stream under its name.
+    `options` are the options of the source. With a lake they may be empty, then only its archive is read. The query may
+    use the view `messages` of all streams, and a view for each stream under its name.
     """
-    asked = {word.lower() for word in _WORD.findall(query)}
+    used = {word.lower() for word in _WORD.findall(query)}
     for view, streams in names(options, lake).items():
-        if view not in asked:  # each view takes a second to make
+        if view not in used:  # creating a view takes about a second
             continue
         if len(streams) > 1:
-            several = ", ".join(streams)
+            candidates = ", ".join(streams)
             raise ValueError(
-                f"the table {view} could be any of the streams {several}: ask {EVERYTHING} WHERE stream = '{streams[0]}'"
+                f"the table {view} could be any of the streams {candidates}: ask {EVERYTHING} WHERE stream = '{streams[0]}'"
             )
         if lake:
             rows = table(spark, lake, streams=streams, options=options)

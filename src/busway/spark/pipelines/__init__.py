@@ -1,6 +1,6 @@
-"""Sources and sinks for Spark Declarative Pipelines (`pyspark.pipelines`), beside the tables, views and flows of Spark.
+"""Sources and sinks of Busway for Spark Declarative Pipelines (`pyspark.pipelines`).
 
-In a file that `busway lake run` runs, which also says which bus is meant::
+Use them in a file for `busway lake run`, whose flags name the bus::
 
     from pyspark import pipelines as dp
     from busway.spark import pipelines as bus

@@ -1,18 +1,19 @@
-"""The functions of `busway.spark.pipelines`: source, sink and flow."""
+"""The functions source, sink and flow of `busway.spark.pipelines`. Pipeline files and the runner call them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from busway.spark.options import COLUMNS, reading, writing
+from busway.spark.options import COLUMNS, read_options, write_options
 from busway.spark.pipelines import sql_declarations
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FORMAT: Final = "busway"
-_WHERE: Final[ContextVar[Mapping[str, str]]] = ContextVar("busway.spark.pipelines.api.where")
+_DEFAULTS: Final[ContextVar[Mapping[str, str]]] = ContextVar("busway.spark.pipelines.api.defaults")
+"""The options of the bus while the runner loads a pipeline."""
 _TLS: Final = ("ca", "cert", "key")
 _BROKEN: Final = "_busway_broken"
 _PARSED: Final = "_busway_parsed"
@@ -20,27 +21,28 @@ _REASON: Final = "reason"
 
 
 @contextmanager
-def where(options: Mapping[str, str]) -> Iterator[None]:
-    """The bus (`url`, or `path`, and certificates) of all sources and sinks that don't say it themselves."""
-    token = _WHERE.set(options)
+def defaults(options: Mapping[str, str]) -> Iterator[None]:
+    """Set the bus (`url` or `path`, and certificates) for all sources and sinks without these options."""
+    token = _DEFAULTS.set(options)
     try:
         yield
     finally:
-        _WHERE.reset(token)
+        _DEFAULTS.reset(token)
 
 
 def source(
     name: str, *, schema: str = "", watermark: str = "", form: str = FORMAT, rejected: str = "", **options: str
 ) -> None:
-    """A view of messages as they come; a flow reads it with `STREAM name` or `spark.readStream.table(name)`.
+    """Declare a streaming view of messages. A flow reads it with `STREAM name` or `spark.readStream.table(name)`.
 
-    `options` are those of the source. With a `schema` payloads are JSON and its columns are there instead of the payload; messages that
-    don't fit go to the table `<name>_rejected`, with the reason. `watermark` (`10 seconds`) is how late messages may come by their `time`.
+    `options` are the options of the source. With a `schema` payloads are JSON, and its columns replace the payload;
+    messages that do not fit go to the table `<name>_rejected`, with the reason. `watermark` (`10 seconds`) is the
+    largest delay of messages by their `time`.
     """
     from pyspark import pipelines as dp  # noqa: PLC0415 - heavy
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    given = _reading(options) if form == FORMAT else options
+    given = _source_options(options) if form == FORMAT else options
 
     def read() -> "DataFrame":
         spark: Any = SparkSession.getActiveSession()
@@ -55,20 +57,20 @@ def source(
         return
     wanted = sql_declarations.columns(schema)
     if "columns" in {key.lower() for key in options}:
-        raise ValueError("the option columns and a schema exclude each other")
+        raise ValueError("the option columns and a schema exclude each other: leave one of them out")
     dp.temporary_view(name=name)(lambda: fitting(read(), wanted))
     dp.table(name=rejected or f"{name}_rejected")(lambda: unfitting(read(), wanted, name))
 
 
 def sink(name: str, *, form: str = FORMAT, **options: str) -> None:
-    """A topic of the bus that flows can write to: rows with a `payload`, and with `topic` and `fields` if they have them."""
+    """Declare a sink for flows. It stores rows with a column `payload`, and optionally `topic` and `fields`."""
     from pyspark import pipelines as dp  # noqa: PLC0415
 
-    dp.create_sink(name, form, _writing(options) if form == FORMAT else dict(options))
+    dp.create_sink(name, form, _sink_options(options) if form == FORMAT else dict(options))
 
 
 def flow(name: str, view: str, target: str) -> None:
-    """Rows of a streaming view into a sink."""
+    """Declare a flow from a streaming view into a sink."""
     from pyspark import pipelines as dp  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -81,58 +83,62 @@ def flow(name: str, view: str, target: str) -> None:
 
 
 def fitting(rows: "DataFrame", wanted: list[sql_declarations.Column]) -> "DataFrame":
-    """Messages whose payload fits: its columns instead of it, and of the others those with another name."""
-    taken = {one.name.lower() for one in wanted} | {"payload"}
-    others = [name for name in COLUMNS if name not in taken]  # asking the rows would start Spark, which it forbids here
-    fit = _judged(rows, wanted).where(f"{_REASON} IS NULL")
-    return fit.select(*(f"{_PARSED}.`{one.name}`" for one in wanted), *others)
+    """Return the messages that fit the schema: its columns, and the message columns with other names."""
+    replaced = {column.name.lower() for column in wanted} | {"payload"}
+    others = [
+        name for name in COLUMNS if name not in replaced
+    ]  # rows.columns would call Spark, which Spark forbids here
+    fit = _validated(rows, wanted).where(f"{_REASON} IS NULL")
+    return fit.select(*(f"{_PARSED}.`{column.name}`" for column in wanted), *others)
 
 
 def unfitting(rows: "DataFrame", wanted: list[sql_declarations.Column], name: str) -> "DataFrame":
-    """The others, with the reason; how many there are is told in the progress of the query."""
+    """Return the messages that do not fit, with the reason. The progress of the query has their number."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    unfit = _judged(rows, wanted).where(f"{_REASON} IS NOT NULL").select(*COLUMNS, _REASON)
+    unfit = _validated(rows, wanted).where(f"{_REASON} IS NOT NULL").select(*COLUMNS, _REASON)
     return unfit.observe(f"{name}_rejected", F.count(F.lit(1)).alias("rows"))
 
 
-def _judged(rows: "DataFrame", wanted: list[sql_declarations.Column]) -> "DataFrame":
+def _validated(rows: "DataFrame", wanted: list[sql_declarations.Column]) -> "DataFrame":
+    """Add a column with the parsed payload, and a column with the reason if it does not fit."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     text = F.col("payload").cast("string")
-    listed = ", ".join(f"`{one.name}` {one.type}" for one in wanted)
+    listed = ", ".join(f"`{column.name}` {column.type}" for column in wanted)
     made = F.from_json(text, f"{listed}, `{_BROKEN}` STRING", {"columnNameOfCorruptRecord": _BROKEN})
     parsed = rows.withColumn(_PARSED, made)
-    # A text or a number is JSON, too, but has no columns.
+    # A text or a number is valid JSON, but has no columns.
     whole = F.col(_PARSED).isNotNull() & F.col(f"{_PARSED}.{_BROKEN}").isNull()
     reason: Column = F.when(F.try_parse_json(text).isNull(), F.lit("no JSON")).when(
         ~whole, F.lit(f"not an object with {listed}")
     )
-    for one in wanted:
-        if one.required:
-            reason = reason.when(F.col(f"{_PARSED}.`{one.name}`").isNull(), F.lit(f"{one.name} is missing"))
+    for column in wanted:
+        if column.required:
+            reason = reason.when(F.col(f"{_PARSED}.`{column.name}`").isNull(), F.lit(f"{column.name} is missing"))
     return parsed.withColumn(_REASON, reason)
 
 
-def place(given: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[str, str]:
-    """Where a source with these options reads; if it doesn't say it, elsewhere."""
+def with_bus(given: Mapping[str, str], default: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of the bus of a source: its own, or the default ones."""
     own = {key: value for key, value in given.items() if key.lower() in {"url", "path", *_TLS}}
-    return own if {"url", "path"} & {key.lower() for key in own} else own | dict(otherwise)
+    return own if {"url", "path"} & {key.lower() for key in own} else own | dict(default)
 
 
-def _reading(given: Mapping[str, str]) -> dict[str, str]:
-    """Everything that is there at the first start is read, unless something else is said: else the first update would read nothing."""
+def _source_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a source. The default start is `earliest`, so that the first update reads messages."""
     options = {key: str(value) for key, value in given.items()}
-    options |= place(options, _WHERE.get({}))
+    options |= with_bus(options, _DEFAULTS.get({}))
     if not {key.lower() for key in given} & {"startingoffsets", "startingtimestamp"}:
         options["startingOffsets"] = "earliest"
-    reading(options)
+    read_options(options)
     return options
 
 
-def _writing(given: Mapping[str, str]) -> dict[str, str]:
+def _sink_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a sink, with the default bus."""
     options = {key: str(value) for key, value in given.items()}
     if "url" not in {key.lower() for key in given}:
-        options |= {key: value for key, value in _WHERE.get({}).items() if key in {"url", *_TLS}}
-    writing(options)
+        options |= {key: value for key, value in _DEFAULTS.get({}).items() if key in {"url", *_TLS}}
+    write_options(options)
     return options

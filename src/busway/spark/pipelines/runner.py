@@ -1,4 +1,4 @@
-"""Runs a declared pipeline: one update of all its tables and flows after another, on a server that lives on."""
+"""Runner of declared pipelines: updates the tables and flows of a file on Spark. `busway lake run` calls it."""
 
 import importlib.util
 import logging
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from busway.errors import BusError, ConnectFailed, Disconnected
 from busway.spark.endpoints import Endpoints
 from busway.spark.errors import Failure, explain
-from busway.spark.options import reading
+from busway.spark.options import read_options
 from busway.spark.pipelines import api, sql_declarations
 
 if TYPE_CHECKING:
@@ -22,47 +22,49 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.spark")
 
 KINDS: Final = (".sql", ".py")
-_MINE: Final = "spark_catalog.default."
-_ABOUT: Final = re.compile(r"[Ff]low(?: due to (upstream) failure)?:? '?([^' ]+)'?(?: (?:is|has) ([A-Z]+))?")
+_CATALOG: Final = "spark_catalog.default."
+_FLOW_EVENT: Final = re.compile(r"[Ff]low(?: due to (upstream) failure)?:? '?([^' ]+)'?(?: (?:is|has) ([A-Z]+))?")
 
 
 class PipelineFailed(BusError):  # noqa: N818 - as the other errors of the bus
-    """A pipeline that can't be run: what is wrong, with file and line where they are known."""
+    """A pipeline can't run. The text has the reason, with file and line if they are known."""
 
 
-class BusGone(PipelineFailed):
-    """The bus that it reads or writes can't be reached; it may be there again the next time."""
+class BusUnreachable(PipelineFailed):
+    """The bus of a pipeline can't be reached. A retry may succeed."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What an update has done."""
+    """The result of an update."""
 
     rows: dict[str, int] = field(default_factory=dict)
-    """Read by each flow of streams."""
+    """Number of rows that each streaming flow has read."""
     rejected: dict[str, int] = field(default_factory=dict)
-    """Messages that did not fit, by the table they went to."""
+    """Number of messages that did not fit their schema, by the table of rejected messages."""
     finished: list[str] = field(default_factory=list)
-    """All flows that came to their end, also those of views that are made anew."""
+    """All flows that finished, including flows of materialized views."""
     seconds: float = 0.0
+    """Duration of the update."""
 
 
 class Pipeline:
-    """A file of declarations, and where its state is kept."""
+    """A pipeline: its file of declarations, and the folder of its state."""
 
     def __init__(self, file: Path, state: Path, options: Mapping[str, str]) -> None:
         if file.suffix not in KINDS:
-            raise PipelineFailed(f"{file.name} is neither .sql nor .py")
+            raise PipelineFailed(f"{file.name} has another suffix: give a file with .sql or .py")
         try:
             self._text = file.read_text()
         except OSError as error:
-            raise PipelineFailed(f"{file}: {error.strerror}") from None
+            raise PipelineFailed(f"{file} can't be read: {error.strerror}") from None
         self._file = file
         self._storage = (state / "storage").absolute().as_uri()
         self._options = dict(options)
         self._read_from: list[Mapping[str, str]] | None = None
-        """What is read, if that is all known."""
-        self._seen: dict[str, Any] | None = None
+        """The options of all sources, or None if they are unknown."""
+        self._last_ends: dict[str, Any] | None = None
+        """The ends of the streams at the last update."""
 
     def update(
         self,
@@ -72,64 +74,64 @@ class Pipeline:
         check: bool = False,
         progress: Callable[[str, str], None] | None = None,
     ) -> Report:
-        """Bring everything up to what there is now. `refresh`: from the beginning; `check`: only look whether it could run.
+        """Process all messages up to now. `refresh`: from the beginning. `check`: only check the pipeline.
 
-        `progress` hears of each flow and what has become of it. Raises PipelineFailed.
+        `progress` is called with each flow and its state. Raises PipelineFailed.
         """
         from pyspark.pipelines.spark_connect_pipeline import start_run  # noqa: PLC0415 - heavy
 
-        begun = time.monotonic()
+        start_time = time.monotonic()
         report = Report()
         failed: dict[str, Failure] = {}
         try:
             with _listening(spark, report):
                 graph = self._declare(spark)
-                self._seen = self._marks()
+                self._last_ends = self._ends()
                 for result in start_run(spark, graph, [], refresh, [], check, self._storage):
-                    told = result.get("pipeline_event_result")
-                    if told is not None:
-                        _note(told.event.message, report, failed, progress)
+                    event = result.get("pipeline_event_result")
+                    if event is not None:
+                        _handle_event(event.event.message, report, failed, progress)
         except PipelineFailed:
             raise
         except Exception as error:
             failure = explain(error)
-            if any(isinstance(one.own, ConnectFailed | Disconnected) for one in (failure, *failed.values())):
-                raise BusGone(self._told(failure, failed)) from error
+            if any(isinstance(cause.own, ConnectFailed | Disconnected) for cause in (failure, *failed.values())):
+                raise BusUnreachable(self._message(failure, failed)) from error
             if isinstance(error, BusError):
                 raise
-            raise PipelineFailed(self._told(failure, failed)) from error
-        report.seconds = time.monotonic() - begun
+            raise PipelineFailed(self._message(failure, failed)) from error
+        report.seconds = time.monotonic() - start_time
         return report
 
     def wait(self, seconds: float, ended: Callable[[float], bool]) -> bool:
-        """Look so often until there is something new for an update, or `ended` says that it is over; whether that is so.
+        """Wait for new messages, with a check every `seconds`. Returns True if `ended` did, which ends the run.
 
-        Where it isn't known what a pipeline reads (one in Python may read anything), each look finds something new.
+        If the sources are unknown (a pipeline in Python may read anything), every check counts as new messages.
         """
-        away = False
+        unreachable = False
         while not ended(seconds):
             try:
-                marks = self._marks()
+                ends = self._ends()
             except (ConnectionError, BusError) as error:
-                if not away:
-                    log.warning("%s; it is looked for again", error)
-                away = True
+                if not unreachable:
+                    log.warning("%s; the connection will be retried", error)
+                unreachable = True
                 continue
-            away = False
-            if marks is None or marks != self._seen:
+            unreachable = False
+            if ends is None or ends != self._last_ends:
                 return False
         return True
 
-    def _marks(self) -> dict[str, Any] | None:
-        """How far the streams go that it reads."""
+    def _ends(self) -> dict[str, Any] | None:
+        """Return the end of each stream that the pipeline reads, or None if its sources are unknown."""
         found: dict[str, Any] = {}
         for options in self._read_from or ():
-            with Endpoints(reading(options)) as places:
-                found |= {f"{one.broker}/{one.stream}": one.next for one in places.held()}
+            with Endpoints(read_options(options)) as places:
+                found |= {f"{info.broker}/{info.stream}": info.next for info in places.available()}
         return None if self._read_from is None else found
 
     def _declare(self, spark: "SparkSession") -> str:
-        """Make a graph of what the file declares; its id."""
+        """Create Spark's graph of the declarations in the file. Returns its id."""
         from pyspark.pipelines.graph_element_registry import graph_element_registration_context  # noqa: PLC0415
         from pyspark.pipelines.spark_connect_graph_element_registry import (  # noqa: PLC0415
             SparkConnectGraphElementRegistry,
@@ -138,7 +140,7 @@ class Pipeline:
 
         graph = create_dataflow_graph(spark, None, None, {})
         registry = SparkConnectGraphElementRegistry(spark, graph)
-        with graph_element_registration_context(registry), api.where(self._options):
+        with graph_element_registration_context(registry), api.defaults(self._options):
             if self._file.suffix == ".py":
                 self._import(spark, graph)
             else:
@@ -150,8 +152,8 @@ class Pipeline:
             found = sql_declarations.parse(self._text)
         except sql_declarations.Mistake as mistake:
             raise PipelineFailed(f"{self._file.name}, {mistake}") from None
-        known = all(one.form == api.FORMAT for one in found.sources)
-        self._read_from = [api.place(one.options, self._options) for one in found.sources] if known else None
+        known = all(source.form == api.FORMAT for source in found.sources)
+        self._read_from = [api.with_bus(source.options, self._options) for source in found.sources] if known else None
         for source in found.sources:
             own = {key: source.options[key] for key in ("watermark", "rejected") if key in source.options}
             rest = {key: value for key, value in source.options.items() if key not in own}
@@ -167,13 +169,14 @@ class Pipeline:
 
     @contextmanager
     def _at(self, line: int) -> Iterator[None]:
+        """Add file and line to a ValueError."""
         try:
             yield
         except ValueError as error:
             raise PipelineFailed(f"{self._file.name}, line {line}: {error}") from None
 
     def _import(self, spark: "SparkSession", graph: str) -> None:
-        """As Spark's own runner does it: the file finds `spark`, and may not change the session."""
+        """Run a Python file as Spark's runner does: it gets the variable `spark`, and may not change the session."""
         from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context  # noqa: PLC0415
         from pyspark.pipelines.block_session_mutations import block_session_mutations  # noqa: PLC0415
 
@@ -190,8 +193,8 @@ class Pipeline:
             where = _where(error, self._file)
             raise PipelineFailed(f"{self._file.name}{where}: {explain(error).text}") from error
 
-    def _told(self, failure: Failure, failed: Mapping[str, Failure]) -> str:
-        """The first flow that failed says more than the run as a whole."""
+    def _message(self, failure: Failure, failed: Mapping[str, Failure]) -> str:
+        """Return the message of the first failed flow, which is more precise than the failure of the run."""
         flow, first = next(iter(failed.items()), ("", failure))
         line = f", line {first.line}" if first.line else ""
         return f"{self._file.name}{line}: {flow + ': ' if flow else ''}{first.text}"
@@ -199,10 +202,12 @@ class Pipeline:
 
 @contextmanager
 def _listening(spark: "SparkSession", report: Report) -> Iterator[None]:
-    """Count what the flows read and reject."""
+    """Count the rows that the flows read and reject."""
     from pyspark.sql.streaming.listener import StreamingQueryListener  # noqa: PLC0415
 
     class Listener(StreamingQueryListener):
+        """Adds the figures of finished micro-batches to the report."""
+
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
             del event
 
@@ -223,29 +228,29 @@ def _listening(spark: "SparkSession", report: Report) -> Iterator[None]:
         spark.streams.removeListener(listener)
 
 
-def _note(
+def _handle_event(
     message: str, report: Report, failed: dict[str, Failure], progress: Callable[[str, str], None] | None
 ) -> None:
-    """An event of the run: `Flow spark_catalog.default.orders is RUNNING.`, or what is wrong with one."""
-    said, _, error = message.partition("\nError: ")
-    about = _ABOUT.search(said)
-    if about is None:
+    """Handle an event of the run: `Flow spark_catalog.default.orders is RUNNING.`, or the error of a flow."""
+    text, _, error = message.partition("\nError: ")
+    event = _FLOW_EVENT.search(text)
+    if event is None:
         return
-    flow, state = _short(about[2]), about[3] or "FAILED"
+    flow, state = _short(event[2]), event[3] or "FAILED"
     if state == "COMPLETED":
         report.finished.append(flow)
-    if error and not about[1]:  # what is upstream says what is wrong
+    if error and not event[1]:  # the flow upstream has the reason
         failed.setdefault(flow, explain(RuntimeError(error)))
     if progress is not None:
         progress(flow, state)
 
 
 def _short(name: str) -> str:
-    return name.removeprefix(_MINE)
+    return name.removeprefix(_CATALOG)
 
 
 def _where(error: BaseException, file: Path) -> str:
-    """The last line of the file that the error passed."""
+    """Return the last line of the file in the traceback of an error."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno}"
     trace, line = error.__traceback__, 0

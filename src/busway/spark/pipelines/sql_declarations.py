@@ -1,13 +1,13 @@
-"""Sources and sinks that an SQL file of a pipeline declares: found, checked, and taken out of the text for Spark. Values; no I/O.
+"""Parser of the sources and sinks in an SQL pipeline: finds, checks and removes them from the text for Spark.
 
-Spark's pipelines know tables, views and flows, but no statement for where rows come from and go to. Two more are understood here, as
-Spark writes such things elsewhere::
+The runner calls it; it does no I/O. Spark's pipelines have statements for tables, views and flows, but none for sources
+and sinks. This module adds two, in the style of Spark's SQL::
 
     CREATE TEMPORARY VIEW orders (id BIGINT, amount DOUBLE) USING busway OPTIONS (topics 'orders/**');
     CREATE SINK alerts USING busway OPTIONS (topic 'alerts');
 
-Spark's own statement for a flow (`CREATE FLOW f AS INSERT INTO alerts BY NAME SELECT …`) finds tables only. If it names a sink, Spark gets
-a view with its query instead, and the flow from there into the sink is one of ours.
+Spark's statement for a flow (`CREATE FLOW f AS INSERT INTO alerts BY NAME SELECT …`) accepts only tables as target. If
+it names a sink, this module gives Spark a view with the query, and the runner adds a flow from the view into the sink.
 """
 
 import re
@@ -25,8 +25,8 @@ _TOKEN: Final = re.compile(
 )
 
 
-class Mistake(ValueError):  # noqa: N818 - of whoever wrote the file
-    """A statement that can't be meant; `line` is the one of the file."""
+class Mistake(ValueError):  # noqa: N818 - a mistake in the file of the user
+    """A wrong statement. `line` is its line in the file."""
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(f"line {line}: {text}")
@@ -35,16 +35,20 @@ class Mistake(ValueError):  # noqa: N818 - of whoever wrote the file
 
 @dataclass(frozen=True, slots=True)
 class Source:
+    """A declared source."""
+
     name: str
     form: str
     options: dict[str, str] = field(default_factory=dict)
     schema: str = ""
-    """Columns of the payload, as SQL writes them; empty: it stays as it is."""
+    """Columns of the payload in SQL. Empty: the payload is not parsed."""
     line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
+    """A declared sink."""
+
     name: str
     form: str
     options: dict[str, str] = field(default_factory=dict)
@@ -52,7 +56,7 @@ class Sink:
 
 
 class Flow(NamedTuple):
-    """From a view into a sink."""
+    """A flow from a view into a sink."""
 
     name: str
     sink: str
@@ -60,7 +64,7 @@ class Flow(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One of a schema."""
+    """A column of a schema."""
 
     name: str
     type: str
@@ -68,14 +72,18 @@ class Column(NamedTuple):
 
 
 class Declared(NamedTuple):
+    """The declarations of a file, and its remaining text."""
+
     sources: list[Source]
     sinks: list[Sink]
     flows: list[Flow]
     rest: str
-    """The statements for Spark, on the lines where they were; empty if there are none."""
+    """The statements for Spark, on their original lines. Empty if there are none."""
 
 
 class _Token(NamedTuple):
+    """A token of SQL, with its place in the text."""
+
     kind: str
     text: str
     begin: int
@@ -86,61 +94,61 @@ class _Token(NamedTuple):
 
 
 def parse(text: str) -> Declared:
-    """Find the statements of both kinds. Raises Mistake."""
+    """Parse the sources, sinks and flows of a file. Raises Mistake."""
     found = Declared([], [], [], "")
     rest = list(text)
     others: list[_Reader] = []
     for begin, end, tokens in _statements(text):
         reader = _Reader(text, tokens)
-        one = _source(reader) or _sink(reader)
-        if one is None:
+        declaration = _source(reader) or _sink(reader)
+        if declaration is None:
             others += [reader] if tokens else []
             continue
-        (found.sources if isinstance(one, Source) else found.sinks).append(one)  # type: ignore[arg-type]
+        (found.sources if isinstance(declaration, Source) else found.sinks).append(declaration)  # type: ignore[arg-type]
         rest[begin:end] = ["\n" if letter == "\n" else " " for letter in rest[begin:end]]
     _unique([*found.sources, *found.sinks])
-    sinks = {one.name.lower(): one.name for one in found.sinks}
+    sinks = {declaration.name.lower(): declaration.name for declaration in found.sinks}
     for reader in others:
         head = _flow(reader)
         if head is None or head.sink.lower() not in sinks:
             continue
         found.flows.append(head._replace(sink=sinks[head.sink.lower()]))
-        begin, end = reader.passed
+        begin, end = reader.span
         lines = "\n" * text.count("\n", begin, end)
         view = head.view.replace("`", "``")
-        # One piece, in place of the first letter; so what lies behind keeps its line.
+        # The text replaces the first letter, so that the following statements keep their positions.
         rest[begin:end] = [f"CREATE TEMPORARY VIEW `{view}` AS{lines} ", *[""] * (end - begin - 1)]
     return found._replace(rest="".join(rest) if others else "")
 
 
 def columns(schema: str) -> list[Column]:
-    """The columns of `id BIGINT NOT NULL, tags ARRAY<STRING>`. Raises Mistake."""
+    """Parse columns such as `id BIGINT NOT NULL, tags ARRAY<STRING>`. Raises Mistake."""
     found: list[Column] = []
     for tokens in _split([token for token in _tokens(schema) if token.kind != "space"]):
         if len(tokens) < 2 or tokens[0].kind not in {"word", "quoted"}:
-            raise Mistake(1, f"{schema!r} is no list of columns: write (id BIGINT, amount DOUBLE)")
-        required = [one.upper() for one in tokens[-2:]] == ["NOT", "NULL"]
+            raise Mistake(1, f"{schema!r} is not a list of columns: write (id BIGINT, amount DOUBLE)")
+        required = [token.upper() for token in tokens[-2:]] == ["NOT", "NULL"]
         if tokens[1].text == ":":
             del tokens[1]
         kind = tokens[1:-2] if required else tokens[1:]
         if not kind:
-            raise Mistake(1, f"the column {_name(tokens[0])!r} has no type")
+            raise Mistake(1, f"the column {_name(tokens[0])!r} has no type: write (id BIGINT, amount DOUBLE)")
         found.append(Column(_name(tokens[0]), schema[kind[0].begin : kind[-1].end], required))
     return found
 
 
 def _source(reader: "_Reader") -> Source | None:
     reader.restart()
-    if not reader.words("CREATE"):
+    if not reader.accept("CREATE"):
         return None
-    if reader.words("OR") and not reader.words("REPLACE"):
+    if reader.accept("OR") and not reader.accept("REPLACE"):
         return None
-    if not (reader.words("TEMPORARY") or reader.words("TEMP")) or not reader.words("VIEW"):
+    if not (reader.accept("TEMPORARY") or reader.accept("TEMP")) or not reader.accept("VIEW"):
         return None
     name = reader.name()
     schema = reader.inside() if reader.peek("(") else ""
-    if name is None or not reader.words("USING"):
-        return None  # a view with a query: Spark's business
+    if name is None or not reader.accept("USING"):
+        return None  # a view with a query is for Spark
     line = reader.line
     source = Source(name, reader.form(), reader.options(), schema.strip(), line)
     reader.end()
@@ -154,39 +162,39 @@ def _source(reader: "_Reader") -> Source | None:
 
 def _sink(reader: "_Reader") -> Sink | None:
     reader.restart()
-    if not (reader.words("CREATE") and reader.words("SINK")):
+    if not (reader.accept("CREATE") and reader.accept("SINK")):
         return None
     name = reader.name()
-    if name is None or not reader.words("USING"):
-        raise Mistake(reader.line, "write CREATE SINK name USING busway OPTIONS (topic 'name')")
+    if name is None or not reader.accept("USING"):
+        raise Mistake(reader.line, "the sink is incomplete: write CREATE SINK name USING busway OPTIONS (topic 'name')")
     sink = Sink(name, reader.form(), reader.options(), reader.line)
     reader.end()
     return sink
 
 
 def _flow(reader: "_Reader") -> Flow | None:
-    """The head of a flow into a table or sink, up to its query."""
+    """Parse the head of a flow into a table or sink, up to its query."""
     reader.restart()
-    if not (reader.words("CREATE") and reader.words("FLOW")):
+    if not (reader.accept("CREATE") and reader.accept("FLOW")):
         return None
     name = reader.name()
-    if name is None or not (reader.words("AS") and reader.words("INSERT") and reader.words("INTO")):
+    if name is None or not (reader.accept("AS") and reader.accept("INSERT") and reader.accept("INTO")):
         return None
     sink = reader.name()
-    if sink is None or not (reader.words("BY") and reader.words("NAME")):
+    if sink is None or not (reader.accept("BY") and reader.accept("NAME")):
         return None
     return Flow(name, sink, f"{name}_rows")
 
 
 def _unique(declared: list[Source | Sink]) -> None:
     known: dict[str, int] = {}
-    for one in declared:
-        if (before := known.setdefault(one.name.lower(), one.line)) != one.line:
-            raise Mistake(one.line, f"{one.name!r} is declared on line {before} already")
+    for item in declared:
+        if (before := known.setdefault(item.name.lower(), item.line)) != item.line:
+            raise Mistake(item.line, f"{item.name!r} is declared on line {before} already: choose another name")
 
 
 class _Reader:
-    """The tokens of a statement, one after another."""
+    """Reads the tokens of a statement in order."""
 
     def __init__(self, text: str, tokens: list[_Token]) -> None:
         self._text = text
@@ -198,8 +206,8 @@ class _Reader:
         return self._text.count("\n", 0, self._tokens[0].begin) + 1 if self._tokens else 1
 
     @property
-    def passed(self) -> tuple[int, int]:
-        """Where what has been read begins and ends."""
+    def span(self) -> tuple[int, int]:
+        """The begin and end of the tokens that were read."""
         return self._tokens[0].begin, self._tokens[self._at - 1].end
 
     def restart(self) -> None:
@@ -208,8 +216,8 @@ class _Reader:
     def peek(self, mark: str) -> bool:
         return self._at < len(self._tokens) and self._tokens[self._at].text == mark
 
-    def words(self, word: str) -> bool:
-        """Whether this word is next; then it is passed."""
+    def accept(self, word: str) -> bool:
+        """Read the next token if it is this word. Returns False otherwise."""
         if self._at < len(self._tokens) and self._tokens[self._at].upper() == word:
             self._at += 1
             return True
@@ -224,11 +232,11 @@ class _Reader:
     def form(self) -> str:
         name = self.name()
         if name is None:
-            raise Mistake(self._here(), "USING wants the name of a format: busway")
+            raise Mistake(self._here(), "USING needs the name of a format: write USING busway")
         return name.lower()
 
     def inside(self) -> str:
-        """The text between the brackets that begin here."""
+        """Read and return the text between the next brackets."""
         opened = self._at
         depth = 0
         while self._at < len(self._tokens):
@@ -237,46 +245,48 @@ class _Reader:
             self._at += 1
             if not depth:
                 return self._text[self._tokens[opened].end : token.begin]
-        raise Mistake(self.line, "a bracket is not closed")
+        raise Mistake(self.line, "a bracket is not closed: add )")
 
     def options(self) -> dict[str, str]:
-        if not self.words("OPTIONS"):
+        if not self.accept("OPTIONS"):
             return {}
         if not self.peek("("):
-            raise Mistake(self._here(), "OPTIONS wants a list: OPTIONS (topics 'orders/**')")
+            raise Mistake(self._here(), "OPTIONS needs a list: write OPTIONS (topics 'orders/**')")
         line, opened = self._here(), self._at
         self.inside()
         found: dict[str, str] = {}
         for pair in _split(self._tokens[opened + 1 : self._at - 1]):
-            words = [one for one in pair if one.text != "="]
+            words = [token for token in pair if token.text != "="]
             if (
                 len(words) != 2
                 or words[0].kind in {"number", "mark"}
                 or words[1].kind not in {"text", "number", "word"}
             ):
-                said = self._text[pair[0].begin : pair[-1].end] if pair else ","
-                raise Mistake(line, f"the option {said} is not clear: write name 'value'")
+                found_text = self._text[pair[0].begin : pair[-1].end] if pair else ","
+                raise Mistake(line, f"the option {found_text} can't be parsed: write name 'value'")
             key, value = (_name(words[0]), _value(words[1]))
-            if key.lower() in {one.lower() for one in found}:
-                raise Mistake(line, f"the option {key} is given twice")
+            if key.lower() in {name.lower() for name in found}:
+                raise Mistake(line, f"the option {key} is given twice: keep one of them")
             found[key] = value
         return found
 
     def end(self) -> None:
         if self._at < len(self._tokens):
-            raise Mistake(self._here(), f"{self._tokens[self._at].text!r} is too much here")
+            raise Mistake(
+                self._here(), f"{self._tokens[self._at].text!r} is unexpected here: end the statement with a semicolon"
+            )
 
     def _here(self) -> int:
-        place = self._tokens[min(self._at, len(self._tokens) - 1)].begin
-        return self._text.count("\n", 0, place) + 1
+        begin = self._tokens[min(self._at, len(self._tokens) - 1)].begin
+        return self._text.count("\n", 0, begin) + 1
 
 
 def _tokens(text: str) -> list[_Token]:
-    return [_Token(one.lastgroup or "", one[0], one.start(), one.end()) for one in _TOKEN.finditer(text)]
+    return [_Token(match.lastgroup or "", match[0], match.start(), match.end()) for match in _TOKEN.finditer(text)]
 
 
 def _statements(text: str) -> list[tuple[int, int, list[_Token]]]:
-    """Where each begins and ends (with its semicolon), and its tokens without space and comments."""
+    """Split into statements: begin, end (with the semicolon), and the tokens without space and comments."""
     found: list[tuple[int, int, list[_Token]]] = []
     begin, tokens = 0, list[_Token]()
     for token in _tokens(text):
@@ -290,7 +300,7 @@ def _statements(text: str) -> list[tuple[int, int, list[_Token]]]:
 
 
 def _split(tokens: list[_Token]) -> list[list[_Token]]:
-    """At the commas outside of brackets."""
+    """Split tokens at the commas outside of brackets."""
     parts: list[list[_Token]] = [[]]
     depth = 0
     for token in tokens:

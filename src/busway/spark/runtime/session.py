@@ -1,4 +1,4 @@
-"""Makes the Spark session of Busway's jobs, or takes the one that is there."""
+"""Spark session of Busway's jobs: creates one, or reuses the active one. Called by users and the command line."""
 
 import os
 import re
@@ -20,25 +20,25 @@ _GIGABYTE: Final = 1 << 30
 _LOCAL: Final = re.compile(r"local(?:\[([0-9]+|\*)(?:,[0-9]+)?\])?")
 
 
-class NeedsSpark(BusError):  # noqa: N818 - says what is missing, as the errors of the bus do
-    """PySpark is not installed, or can't be used so; the reason says what to do."""
+class NeedsSpark(BusError):  # noqa: N818 - named after the requirement
+    """PySpark is not installed, or can't be used in this way. The text says what to do."""
 
 
 def require() -> None:
-    """See to it that PySpark and Java are there, and that Spark's workers run on this interpreter. Raises NeedsSpark, NeedsJava."""
+    """Check PySpark and Java, and let Spark's workers use this interpreter. Raises NeedsSpark, NeedsJava."""
     try:
         import pyspark.sql  # noqa: F401, PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "pyarrow"}:
             raise
-        raise NeedsSpark(f"this needs {error.name}: {install_command('spark')}") from None
+        raise NeedsSpark(f"Busway for Spark needs {error.name}: {install_command('spark')}") from None
     java.use()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def settings(master: str | None = None, conf: Mapping[str, str] | None = None, *, ui: bool = False) -> dict[str, str]:
-    """The settings of a session for this master; those that are given win. No master: this machine, all its cores."""
+    """Return the settings of a session. `conf` overrides them. The default master is all cores of this machine."""
     master = master or "local[*]"
     made = {
         "spark.sql.session.timeZone": "UTC",
@@ -54,7 +54,7 @@ def settings(master: str | None = None, conf: Mapping[str, str] | None = None, *
             "spark.driver.bindAddress": LOOPBACK,
             "spark.driver.host": LOOPBACK,
             "spark.driver.memory": f"{_memory() >> 20}m",
-            # As many as can run: each of them costs, and the data of one machine needs no more.
+            # One partition per core: further partitions cost time and bring nothing on one machine.
             "spark.sql.shuffle.partitions": str(max(cores, 2)),
         }
     made |= conf or {}
@@ -69,9 +69,10 @@ def session(
     ui: bool = False,
     log: Path | None = None,
 ) -> "SparkSession":
-    """A Spark session: the one that is there, or a new one for this master (`local[2]`, `spark://host:7077`, `sc://host:15002`).
+    """Return the active Spark session, or a new one for a master (`local[2]`, `spark://host:7077`, `sc://host:15002`).
 
-    Under spark-submit master and settings are those that it was given. `log`: a file for what Spark's own process says, instead of stderr.
+    Under spark-submit its own master and settings apply. `log`: a file for the output of Spark's process, instead of
+    stderr. Raises NeedsSpark, NeedsJava.
     """
     require()
     from pyspark import SparkContext  # noqa: PLC0415 - heavy
@@ -79,8 +80,8 @@ def session(
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    if (there := SparkSession.getActiveSession()) is not None:
-        return _adapted(there, master, conf or {})
+    if (active := SparkSession.getActiveSession()) is not None:
+        return _reuse(active, master, conf or {})
     builder: Any = SparkSession.builder
     made: SparkSession
     if master is not None and master.startswith("sc://"):
@@ -91,12 +92,12 @@ def session(
         return made
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and _LOCAL.fullmatch(master or "local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # what Spark's parts take for the name of this machine
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # the address of this machine for Spark's components
     chosen = dict(conf or {}) if submitted else settings(master, conf, ui=ui)
     if submitted and master is not None:
         chosen["spark.master"] = master
     spark_conf = SparkConf(loadDefaults=submitted).setAppName(name).setAll(list(chosen.items()))
-    if log is not None and not submitted and SparkContext._gateway is None:  # noqa: SLF001 - whether Java runs already
+    if log is not None and not submitted and SparkContext._gateway is None:  # noqa: SLF001 - None until Java runs
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as errors:
             gateway = launch_gateway(spark_conf, {"stderr": errors})  # type: ignore[no-untyped-call]
@@ -105,16 +106,17 @@ def session(
     return made
 
 
-def _adapted(there: "SparkSession", master: str | None, conf: Mapping[str, str]) -> "SparkSession":
-    runs_on = there.conf.get("spark.master", "")
-    if master is not None and runs_on and master != runs_on:
-        raise NeedsSpark(f"there is a Spark session on {runs_on} in this process, so none on {master}: stop it first")
+def _reuse(active: "SparkSession", master: str | None, conf: Mapping[str, str]) -> "SparkSession":
+    """Apply settings to the active session. Raises NeedsSpark if it runs on another master."""
+    used = active.conf.get("spark.master", "")
+    if master is not None and used and master != used:
+        raise NeedsSpark(f"this process has a Spark session on {used}, so none can start on {master}: stop it first")
     for key, value in conf.items():
-        there.conf.set(key, value)
-    return there
+        active.conf.set(key, value)
+    return active
 
 
 def _memory() -> int:
-    """For a driver that does all the work: a quarter of what the machine has, between one and eight gigabytes."""
+    """Return the memory of a local driver: a quarter of the machine's memory, between one and eight gigabytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(max(total // 4, _GIGABYTE), 8 * _GIGABYTE)

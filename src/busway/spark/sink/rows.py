@@ -1,6 +1,6 @@
-"""Rows for the bus: which columns a table must have, and Arrow batches as runs of messages.
+"""Rows of the sink: checks the columns of a table, and converts batches to runs of messages. Called by sink and replay.
 
-Values only. A row that can't be a message is named.
+It does no I/O. Errors name the row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,49 +16,49 @@ from busway.errors import BusError
 from busway.fields import encode_fields
 from busway.spark.options import OptionError, nearest, storable
 
-TAKEN: Final = {
+ACCEPTED: Final = {
     "topic": ("string",),
     "payload": ("binary", "string"),
     "fields": ("map<string,string>",),
     "time": ("timestamp",),
     "key": ("string",),
 }
-"""The columns that are written, and what they may be."""
+"""The columns that the sink accepts, with their types."""
 KEY: Final = "key"
-"""The field that a key becomes."""
+"""The message field for the column key."""
 
 _LAST: Final = (2**63 - 1) // 1000
-"""Microseconds since 1970 that can be said in nanoseconds."""
+"""Largest time in microseconds whose nanoseconds fit into 64 bits."""
 _TOPICS: Final = 100_000
-"""Topics, and fields, that are remembered from one batch to the next."""
+"""Largest number of topics and of fields that are cached from one batch to the next."""
 
 _packed: Final = msgspec.msgpack.Encoder(order="deterministic")
 
 
-class BadRow(ValueError):  # noqa: N818 - it is the row that is bad
-    """A row that can't be a message."""
+class BadRow(ValueError):  # noqa: N818 - named after the row
+    """A row that can't be stored as a message."""
 
 
 def check_columns(schema: Any, topic: str) -> None:
-    """See whether rows like these can be written. Raises OptionError."""
-    for one in schema.fields:
-        wanted = TAKEN.get(one.name)
+    """Check that rows of this schema can be written. Raises OptionError."""
+    for field in schema.fields:
+        wanted = ACCEPTED.get(field.name)
         if wanted is None:
-            hint = nearest(one.name, tuple(TAKEN))
-            raise OptionError(f"there is no column {one.name!r} in a message{hint}; choose columns with select()")
-        found = one.dataType.simpleString()
+            hint = nearest(field.name, tuple(ACCEPTED))
+            raise OptionError(f"there is no column {field.name!r} in a message{hint}; choose columns with select()")
+        found = field.dataType.simpleString()
         if found not in wanted:
-            raise OptionError(f"the column {one.name!r} must be {' or '.join(wanted)}, not {found}: cast it")
-    names = [one.name for one in schema.fields]
+            raise OptionError(f"the column {field.name!r} must be {' or '.join(wanted)}, not {found}: cast it")
+    names = [field.name for field in schema.fields]
     for name in names:
         if names.count(name) > 1:
-            raise OptionError(f"the column {name!r} is there {names.count(name)} times")
+            raise OptionError(f"the column {name!r} appears {names.count(name)} times; keep one of them")
     if "payload" not in names:
         raise OptionError(
-            "a column payload (binary or string) is needed; to_json(struct(...)) makes one of several columns"
+            "the column payload (binary or string) is missing; to_json(struct(...)) makes it from several columns"
         )
     if "topic" not in names and not topic:
-        raise OptionError("give a column topic, or the option topic for all rows")
+        raise OptionError("the rows have no topic: add a column topic, or give the option topic for all rows")
 
 
 class Rows:
@@ -72,7 +72,7 @@ class Rows:
         self.count = 0
 
     def runs(self, batch: pa.RecordBatch) -> list[Run]:
-        """Its rows as messages, in order. Raises BadRow."""
+        """Convert a batch to runs of messages, in order. Raises BadRow."""
         size = batch.num_rows
         columns = {name: batch.column(name) for name in batch.schema.names}
         payloads: list[Any] = columns["payload"].to_pylist()
@@ -87,11 +87,12 @@ class Rows:
             return [Run(row, topic, (payload,), packed, time) for row, topic, payload, packed, time in each]
         return list(_grouped(first, topics, fields, payloads))
 
-    def bad(self, row: int, why: str) -> BadRow:
-        """A row of the batch that is being read is wrong."""
-        return BadRow(self.name(self.count + row) + ": " + why)
+    def bad(self, row: int, reason: str) -> BadRow:
+        """Return the error for a row of the current batch."""
+        return BadRow(self.name(self.count + row) + ": " + reason)
 
     def name(self, row: int) -> str:
+        """Return the name of a row for messages."""
         return f"row {row} of partition {self._partition}"
 
     def _all_topics(self, column: Any, size: int) -> Sequence[str]:
@@ -108,7 +109,7 @@ class Rows:
     def _check(self, row: int, topic: str | None) -> str:
         if topic is None:
             if not self._topic:
-                raise self.bad(row, "the topic is null, and there is no option topic")
+                raise self.bad(row, "the topic is null: fill it, or give the option topic")
             return self._topic
         try:
             found = storable(topic)
@@ -126,17 +127,17 @@ class Rows:
             packed.clear()
         out: list[bytes] = []
         for row, (pairs, key) in enumerate(zip(given, several, strict=True)):
-            one = (tuple(pairs) if pairs else None, key)
-            if one not in packed:
-                packed[one] = self._pack(row, pairs, key)
-            out.append(packed[one])
+            known = (tuple(pairs) if pairs else None, key)
+            if known not in packed:
+                packed[known] = self._pack(row, pairs, key)
+            out.append(packed[known])
         return out
 
     def _pack(self, row: int, pairs: list[tuple[str, str | None]] | None, key: str | None) -> bytes:
         fields: dict[str, Any] = dict(sorted(pairs)) if pairs else {}
         if key is not None:
             if KEY in fields:
-                raise self.bad(row, f"there is a field {KEY!r} beside the column key")
+                raise self.bad(row, f"the field {KEY!r} and the column key exclude each other: remove one of them")
             fields[KEY] = key
         try:
             return encode_fields(fields)
@@ -148,14 +149,13 @@ class Rows:
             return None
         if column.null_count:
             raise self.bad(
-                column.to_pylist().index(None), "the time is null; leave the column out for the time of writing"
+                column.to_pylist().index(None),
+                "the time is null: fill it, or leave the column out to use the time of writing",
             )
         times: list[int] = column.cast(pa.timestamp("us", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
         for row, time in enumerate(times):
             if not 0 < time <= _LAST:
-                raise self.bad(
-                    row, "the time must lie between 1970 and 2262, which is what 64 bits of nanoseconds hold"
-                )
+                raise self.bad(row, "the time must lie between 1970 and 2262, the range of 64 bits of nanoseconds")
         return [1000 * time for time in times]
 
 
@@ -170,7 +170,7 @@ def _grouped(
 
 
 def content(topic: str, fields: dict[str, Any], time: int, payload: bytes | str) -> bytes:
-    """What makes a row the same as a stored message. `time`: 0 if rows have none of their own."""
+    """Return a digest by which a row equals a stored message. `time`: 0 if the rows have no times."""
     data = payload.encode() if isinstance(payload, str) else payload
     head = _packed.encode((topic, fields, time))
     return blake2b(head + data, digest_size=16).digest()

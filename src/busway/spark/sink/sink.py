@@ -1,11 +1,11 @@
-"""The sink `busway`: rows of a table as stored messages, each exactly once.
+"""The sink `busway`: stores each row of a table as one message, exactly once. The data source makes its writers.
 
-The publisher of a partition is the same one however often it is tried: the secret of its session is made of query, epoch
-and partition. The id of a query is a random number in its checkpoint, and no message shows it. A later try closes the
-connection of an earlier one for good, so only one can write at a time. If something of that session may be stored already,
-it is read back before anything is written, and each stored copy stands for one row. What counts is the content of a row and
-not its number, since Spark may hand the rows of a partition over in another order the next time. So neither the time that
-passed nor a restart of the broker matters.
+All attempts at a partition are the same publisher: the secret of its session is derived from query, epoch and
+partition. The id of a query is a random number in its checkpoint, and no message shows it. A later attempt closes the
+connection of an earlier one for good, so that only one attempt can write. If the session may have stored rows already,
+the sink reads them back before it writes, and each stored copy counts for one row. It compares the content of a row and
+not its number, because Spark may deliver the rows of a partition in another order to the next attempt. Therefore
+neither the time between attempts nor a restart of the broker matters.
 """
 
 import logging
@@ -27,7 +27,7 @@ from busway.client.durable.feed import Run, RunFailed
 from busway.errors import BusError, Code, Timeout
 from busway.settings import Identity, session_of
 from busway.spark.connect import connected
-from busway.spark.options import OptionError, Options, writing
+from busway.spark.options import OptionError, Options, write_options
 from busway.spark.sink import ledger
 from busway.spark.sink.ledger import Ledger, Stored
 from busway.spark.sink.rows import Rows, check_columns, content
@@ -46,73 +46,74 @@ class WriteFailed(RuntimeError):  # noqa: N818 - it is the write that has failed
 
 @dataclass(frozen=True)
 class Done(WriterCommitMessage):
-    """What the task of a partition has done."""
+    """The result of the task of a partition."""
 
     partition: int
     stored: int
     skipped: int
-    """Rows that were stored before."""
+    """Rows that an earlier attempt has stored."""
     changed: int = 0
-    """Stored before, and not among its rows now."""
+    """Messages that an earlier attempt has stored, and that are not among the rows now."""
     query: str = ""
     run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at one partition."""
+    """One attempt at a partition, with the secret of its session."""
 
     secret: bytes = field(repr=False)
     attempt: int
-    """Higher for a later one, within a Spark application."""
+    """A number that is higher for later attempts of a Spark application."""
     partition: int
     first: bool
-    """As far as Spark says."""
+    """True if Spark calls it the first attempt."""
 
     @classmethod
-    def of(cls, context: TaskContext, *what: object) -> "Attempt":
+    def of(cls, context: TaskContext, *owner: object) -> "Attempt":
+        """Make the attempt of a task. `owner` identifies the job, or the query and epoch."""
         partition = context.partitionId()
-        text = "\0".join(map(str, (*what, partition)))
+        text = "\0".join(map(str, (*owner, partition)))
         secret = blake2b(text.encode(), digest_size=32, person=b"busway sink").digest()
         return cls(secret, context.taskAttemptId(), partition, context.attemptNumber() == 0)
 
     @property
     def session(self) -> int:
-        """The public number of its session."""
+        """The public number of the session."""
         return session_of(self.secret)
 
 
 class Writer:
-    """What both kinds of writers have: it is made on the driver, once for each job, and its copies write."""
+    """Base of both writers. The driver makes it once for each job, and copies of it write in the tasks."""
 
     def __init__(self, options: Options, schema: Any) -> None:
         self._options = options
         self._timed = "time" in schema.names
         self._topic = "" if "topic" in schema.names else options.topic
         self._made = int(time.time())
-        with reached(options) as bus:  # told now if it is not there, and not by each task
+        with open_bus(options) as bus:  # reports an unreachable bus now, and not once per task
             streams = bus.streams()
             self._since: int = bus.server.get("since", 0)
-        self._begin = {one.name: one.next for one in streams}
-        # What was on its way when a connection was lost is sent again on the next one, and known again if that is soon.
-        # Streams that forget too early leave that to the next try, which reads back.
-        self._steady = all(one.once > 2 * options.timeout for one in streams)
+        self._begin = {info.name: info.next for info in streams}
+        # After a reconnect the publisher resends messages in flight. The stream recognizes them for the time `once`.
+        # If that time is too short, the write fails instead, and the next attempt reads back.
+        self._steady = all(info.once > 2 * options.timeout for info in streams)
 
-    def connected(self, this: Attempt) -> AbstractContextManager[Bus]:
-        """The connection of this try; that of an earlier one is closed by it."""
+    def connected(self, attempt: Attempt) -> AbstractContextManager[Bus]:
+        """Open the connection of this attempt. The broker then closes the connection of an earlier attempt."""
         reconnect = RECONNECT if self._steady else None
-        return reached(self._options, self.identity(this), reconnect=reconnect)
+        return open_bus(self._options, self.identity(attempt), reconnect=reconnect)
 
-    def identity(self, this: Attempt) -> Identity:
-        """Later tries have higher generations: by the driver's clock, and those of one job by Spark's own count."""
-        return Identity(secret=this.secret, generation=self._made << 32 | this.attempt & 0xFFFFFFFF)
+    def identity(self, attempt: Attempt) -> Identity:
+        """Return the identity. The generation grows with the job (driver's clock) and the attempt (Spark's count)."""
+        return Identity(secret=attempt.secret, generation=self._made << 32 | attempt.attempt & 0xFFFFFFFF)
 
-    def put(self, batches: Iterator[pa.RecordBatch], bus: Bus, this: Attempt, before: Stored | None) -> Done:
-        """Write a partition, but for what is stored already."""
-        rows = Rows(self._options.topic, this.partition)
+    def put(self, batches: Iterator[pa.RecordBatch], bus: Bus, attempt: Attempt, before: Stored | None) -> Done:
+        """Write the rows of a partition that are not stored yet."""
+        rows = Rows(self._options.topic, attempt.partition)
         feed = bus.feed(self._options.timeout)
         if before is not None:
-            # Numbers whose messages are gone may still be remembered: so these are higher than any that was ever used.
+            # The broker may remember the numbers of removed messages, so new numbers are higher than all used ones.
             feed.skip(max(before.highest, time.time_ns()))
         written = 0
         added: dict[str, Any] = bus.server.get("fields") or {}
@@ -125,38 +126,40 @@ class Writer:
                 feed.send(runs)
             feed.done()
         except RunFailed as failed:
-            raise WriteFailed(_why(rows, failed)) from failed.error
+            raise WriteFailed(_reason(rows, failed)) from failed.error
         except Timeout as error:
             raise WriteFailed(f"{self._options.urls[0]}: {error}") from error
         changed = before.contents.total() if before is not None else 0
-        return Done(this.partition, written, rows.count - written, changed)
+        return Done(attempt.partition, written, rows.count - written, changed)
 
-    def read_back(self, bus: Bus, this: Attempt, begin: Mapping[str, int]) -> Stored:
-        """What this publisher has stored. Nobody else can be it while its connection lasts."""
+    def read_back(self, bus: Bus, attempt: Attempt, begin: Mapping[str, int]) -> Stored:
+        """Read back the messages of this publisher. No other attempt can use its session at the same time."""
         options = self._options
-        return ledger.stored(bus, this.session, begin, timed=self._timed, topic=self._topic, patience=options.timeout)
+        return ledger.stored(
+            bus, attempt.session, begin, timed=self._timed, topic=self._topic, patience=options.timeout
+        )
 
 
 class BatchWriter(Writer, DataSourceArrowWriter):
-    """Writes a table once. Tries of one job know each other, other jobs are others."""
+    """Writes a table once. Attempts of one job share their sessions, other jobs have other sessions."""
 
     def __init__(self, options: Options, schema: Any) -> None:
         super().__init__(options, schema)
         self._job = token_hex(16)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
-        this = Attempt.of(_context(), "job", self._job)
-        with self.connected(this) as bus:
-            fresh = this.first and not bus.server.get("seen", True) and bus.server.get("since") == self._since
-            before = None if fresh else self.read_back(bus, this, self._begin)
-            return self.put(iterator, bus, this, before)
+        attempt = Attempt.of(_context(), "job", self._job)
+        with self.connected(attempt) as bus:
+            fresh = attempt.first and not bus.server.get("seen", True) and bus.server.get("since") == self._since
+            before = None if fresh else self.read_back(bus, attempt, self._begin)
+            return self.put(iterator, bus, attempt, before)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _tell(messages, self._options)
+        _log_result(messages, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        done = sum(one.stored for one in messages if isinstance(one, Done))
-        log.warning("the write was broken off; at least %d rows are stored", done)
+        done = sum(message.stored for message in messages if isinstance(message, Done))
+        log.warning("the write was aborted; at least %d rows are stored", done)
 
 
 class StreamWriter(Writer, DataSourceStreamArrowWriter):
@@ -166,40 +169,44 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
         context = _context()
         query, run = _property(context, _QUERY), _property(context, _RUN)
         epoch = int(_property(context, _EPOCH))
-        this = Attempt.of(context, "query", query, epoch)
-        with self.connected(this) as bus:
-            before = self._before(bus, this, query, run, epoch)
-            return replace(self.put(iterator, bus, this, before), query=query, run=run)
+        attempt = Attempt.of(context, "query", query, epoch)
+        with self.connected(attempt) as bus:
+            before = self._before(bus, attempt, query, run, epoch)
+            return replace(self.put(iterator, bus, attempt, before), query=query, run=run)
 
-    def _before(self, bus: Bus, this: Attempt, query: str, run: str, epoch: int) -> Stored | None:
-        """What this partition of this epoch has stored already; None: nothing, for sure."""
+    def _before(self, bus: Bus, attempt: Attempt, query: str, run: str, epoch: int) -> Stored | None:
+        """Return the stored messages of this partition and epoch, or None if there certainly are none."""
         known = Ledger.read(bus, query)
-        if known is None and epoch == 0:  # a later one has lost its ledger
-            with reached(self._options, name=f"spark {ledger.label(query)}") as named:
+        if known is None and epoch == 0:  # without a ledger in a later epoch, the ledger was lost
+            with open_bus(self._options, name=f"spark {ledger.label(query)}") as named:
                 known = ledger.begin(named, query, self._begin)
-        first = this.first and not bus.server.get("seen", True)
+        first = attempt.first and not bus.server.get("seen", True)
         if first and known is not None and known.precedes(run, epoch, bus.server.get("since", 0)):
             return None
-        return self.read_back(bus, this, known.begin(epoch) if known is not None else {})
+        return self.read_back(bus, attempt, known.begin(epoch) if known is not None else {})
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        _tell(messages, self._options, f"epoch {batchId}: ")
-        done = next((one for one in messages if isinstance(one, Done)), None)
+        _log_result(messages, self._options, f"epoch {batchId}: ")
+        done = next((message for message in messages if isinstance(message, Done)), None)
         if done is None:
-            return  # an epoch without partitions: nothing is stored
+            return  # an epoch without partitions stores nothing
         try:
-            with reached(self._options, name=f"spark {ledger.label(done.query)}") as bus:
-                ledger.note(bus, done.query, done.run, batchId)
+            with open_bus(self._options, name=f"spark {ledger.label(done.query)}") as bus:
+                ledger.record_commit(bus, done.query, done.run, batchId)
         except BusError as error:
-            log.warning("epoch %d is written but not noted, so the next one reads back more: %s", batchId, error)
+            log.warning(
+                "epoch %d is stored, but its ledger is not written, so the next epoch reads back more: %s",
+                batchId,
+                error,
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        done = sum(one.stored for one in messages if isinstance(one, Done))
-        log.warning("epoch %d was broken off; at least %d rows are stored, and will not be again", batchId, done)
+        done = sum(message.stored for message in messages if isinstance(message, Done))
+        log.warning("epoch %d was aborted; at least %d rows are stored, and will not be stored again", batchId, done)
 
 
-class Writing:
-    """The half of the data source that writes."""
+class SinkMixin:
+    """The half of the data source that makes writers."""
 
     options: Any
 
@@ -213,16 +220,16 @@ class Writing:
 
 
 @contextmanager
-def reached(
+def open_bus(
     options: Options, identity: Identity | None = None, name: str = "", reconnect: Sequence[float] | None = RECONNECT
 ) -> Iterator[Bus]:
-    """A client of the bus that is written to."""
+    """Yield a connected client of the bus that is written to. Raises ConnectFailed."""
     with connected(options.urls[0], options, name=name, identity=identity, reconnect=reconnect) as bus:
         yield bus
 
 
 def _checked(given: Mapping[str, str], schema: Any) -> Options:
-    options = writing(given)
+    options = write_options(given)
     check_columns(schema, options.topic)
     return options
 
@@ -230,37 +237,39 @@ def _checked(given: Mapping[str, str], schema: Any) -> Options:
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise RuntimeError("the sink writes in tasks of Spark only")
+        raise RuntimeError("the sink writes only in tasks of Spark: use df.write or df.writeStream")
     return context
 
 
 def _property(context: TaskContext, name: str) -> str:
     found = context.getLocalProperty(name)
     if found is None:
-        raise RuntimeError(f"Spark has not told {name} to its task, so rows can't be stored exactly once")
+        raise RuntimeError(
+            f"Spark does not pass the property {name} to its tasks, so rows can't be stored exactly once: use a supported version"
+        )
     return found
 
 
 def _missing(runs: list[Run], before: Stored, added: Mapping[str, Any], *, timed: bool) -> Iterator[Run]:
-    """The runs without what is stored."""
+    """Yield the runs without the rows that are stored already."""
     for run in runs:
         fields = {**added, **(msgspec.msgpack.decode(run.fields) if run.fields else {})}
         time_ = run.time if timed else 0
         left = [
-            (run.first + at, one)
-            for at, one in enumerate(run.payloads)
-            if not before.take(content(run.topic, fields, time_, one))
+            (run.first + at, payload)
+            for at, payload in enumerate(run.payloads)
+            if not before.take(content(run.topic, fields, time_, payload))
         ]
         if len(left) == len(run.payloads):
             yield run
         else:
-            yield from (Run(row, run.topic, (one,), run.fields, run.time) for row, one in left)
+            yield from (Run(row, run.topic, (payload,), run.fields, run.time) for row, payload in left)
 
 
-def _why(rows: Rows, failed: RunFailed) -> str:
+def _reason(rows: Rows, failed: RunFailed) -> str:
     run = failed.run
     if failed.error.code == Code.FRAME_TOO_LARGE:
-        sizes = [len(one) for one in run.payloads]
+        sizes = [len(payload) for payload in run.payloads]
         most = max(sizes)
         return f"{rows.name(run.first + sizes.index(most))} ({run.topic!r}, {most} bytes): {failed}"
     last = run.first + len(run.payloads) - 1
@@ -268,21 +277,21 @@ def _why(rows: Rows, failed: RunFailed) -> str:
     return f"{where} ({run.topic!r}): {failed}"
 
 
-def _tell(messages: list[WriterCommitMessage | None], options: Options, what: str = "") -> None:
-    done = [one for one in messages if isinstance(one, Done)]
-    stored, skipped = sum(one.stored for one in done), sum(one.skipped for one in done)
+def _log_result(messages: list[WriterCommitMessage | None], options: Options, prefix: str = "") -> None:
+    done = [result for result in messages if isinstance(result, Done)]
+    stored, skipped = sum(result.stored for result in done), sum(result.skipped for result in done)
     if skipped:
         log.warning(
-            "%s%s: %d rows were stored by an earlier try, %d by this one", what, options.urls[0], skipped, stored
+            "%s%s: an earlier attempt has stored %d rows, this one %d", prefix, options.urls[0], skipped, stored
         )
     else:
-        log.debug("%s%s: %d rows stored", what, options.urls[0], stored)
-    if changed := sum(one.changed for one in done):
-        # Not an end of the query: it would fail like this each time, and its rows are there.
+        log.debug("%s%s: %d rows stored", prefix, options.urls[0], stored)
+    if changed := sum(result.changed for result in done):
+        # This does not end the query: every retry would fail in the same way, and the rows are stored.
         log.error(
-            "%s%s: %d rows that an earlier try has stored are not among its rows now, so what came in their place is stored besides: "
-            "the query gives other rows each time (rand, uuid), or shares them out among other partitions than before",
-            what,
+            "%s%s: %d rows that an earlier attempt has stored are not among the rows now, so the rows in their place are stored in "
+            "addition: make the query deterministic (no rand or uuid), and keep its partitioning",
+            prefix,
             options.urls[0],
             changed,
         )

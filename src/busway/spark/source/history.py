@@ -1,7 +1,8 @@
-"""The option `history` of the source: what a lake has archived, and from exactly where that ends what is live.
+"""The option `history` of the source: reads the archive of a lake, and live messages behind it. Called by the source.
 
-Per broker and stream the archive ends at an offset, which stands in the commits; live messages are read from there on. What a stream
-removes while it is read is in a newer commit by then, if it waits for the archive: so a task that finds it gone takes it from there.
+The commits of the lake record the end of the archive for each broker and stream; live messages are read from there. A
+stream may remove messages during the read. If it retains them until they are archived, a newer commit has them, and the
+task reads them from the lake.
 """
 
 import os
@@ -27,29 +28,35 @@ from busway.spark.source import plan
 
 _ALL: Final = "**"
 _TASK: Final = 64 << 20
-"""Bytes of files that one task reads, about."""
-_LOOKS: Final = 5
+"""Approximate bytes of files that one task reads."""
+_ATTEMPTS: Final = 5
+"""Number of snapshots that a plan reads at most while the archive advances."""
 _ROWS: Final = 8192
+"""Largest number of rows of a batch from a file."""
 _BATCH: Final = 16 << 20
+"""Approximate bytes of a batch."""
 _CHUNK: Final = 65_536
-"""Live messages that a task reads at a time, at most."""
+"""Largest number of live messages that a task reads at a time."""
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _END: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is asked of the archive: offsets by broker and stream (none: all), and times of storing, in microseconds."""
+class Selected:
+    """The archived messages that a read selects, by offsets and by the time of storing in microseconds.
+
+    A broker and stream without offsets is selected whole.
+    """
 
     begin: Mapping[Place, int] = field(default_factory=dict)
     end: Mapping[Place, int] = field(default_factory=dict)
     since: int | None = None
     until: int | None = None
     places: frozenset[Place] = frozenset()
-    """Whose messages the files have."""
+    """The brokers and streams whose messages the files have."""
 
-    def may(self, file: File) -> bool:
-        """Whether a file may have some of it. It doesn't say whose messages it has, so only bounds of all brokers together rule it out."""
+    def may_have(self, file: File) -> bool:
+        """Return False if a file has no selected message. The bounds of all brokers count, as a file names none."""
         places = [place for place in self.places if place[1] == file.stream]
         begin = min((self.begin.get(place, 0) for place in places), default=0)
         end = max((self.end.get(place, _END) for place in places), default=_END)
@@ -62,16 +69,19 @@ class Wanted:
 
 
 class Archived(InputPartition):
-    """Files of the lake for one task."""
+    """A partition of Spark: files of the lake for one task."""
 
-    def __init__(self, files: Sequence[File], wanted: Wanted) -> None:
+    def __init__(self, files: Sequence[File], selected: Selected) -> None:
         super().__init__([file.path for file in files])
         self.files = tuple(files)
-        self.wanted = wanted
+        self.wanted = selected
 
 
 class Live(InputPartition):
-    """A range of offsets behind the archive, how many of them are read at a time, and what topics the archive has (none: all)."""
+    """A partition of Spark: a range of offsets behind the archive.
+
+    `chunk` is the number of offsets that are read at a time. `topics` are the patterns of the archive; empty means all.
+    """
 
     def __init__(self, part: Range, place: str, chunk: int, topics: Sequence[str] = ()) -> None:
         super().__init__(str(part))
@@ -81,61 +91,63 @@ class Live(InputPartition):
         self.topics = tuple(topics)
 
 
-# Where it begins and ends.
+# The plan, on the driver.
 
 
 def partitions(options: Options) -> list[InputPartition]:
-    """What the tasks of a read with a history do."""
+    """Return the partitions of a read with a history."""
     lake = Lake(options.history)
     if not lake.exists():
-        raise LakeError(f"{options.history} is no lake: it has no commits")
+        raise LakeError(f"{options.history} is not a lake, because it has no commits: give the folder of an archive")
     snapshot = lake.snapshot()
     with Endpoints(options) as places:
-        held = _held(places, snapshot, options)
-        continuity.check(places, snapshot, held)
-        for _ in range(_LOOKS):
-            if not any(_begin(snapshot, one) < one.first for one in held):
+        available = _available(places, snapshot, options)
+        continuity.check(places, snapshot, available)
+        for _ in range(_ATTEMPTS):
+            if not any(_begin(snapshot, info) < info.first for info in available):
                 break
-            # What is archived may have moved on, and the streams have let go of it.
+            # The archive may have advanced, and the streams may have removed the archived messages.
             before, snapshot = snapshot.number, lake.snapshot(snapshot)
             if snapshot.number == before:
                 break
-        wanted = _wanted(options, snapshot, held)
-        live = _live(options, places, snapshot, held)
+        selected = _wanted(options, snapshot, available)
+        live = _live(options, places, snapshot, available)
         names = places.names
-        each = {one.place: one.each for one in held}
-        # Of other topics it has nothing, so live ones of them would be a part without a beginning.
+        each = {info.place: info.each for info in available}
+        # The lake has no messages of other topics, so live messages of these would lack their older part.
         topics = () if _ALL in snapshot.topics else snapshot.topics
         tasks: list[InputPartition] = [
-            Live(one, names[one.broker], _chunk(each[one.broker, one.stream]), topics) for one in live
+            Live(part, names[part.broker], _chunk(each[part.broker, part.stream]), topics) for part in live
         ]
     streams = set(options.streams)
-    files = [file for file in snapshot.files.values() if (not streams or file.stream in streams) and wanted.may(file)]
-    return [*(Archived(some, wanted) for some in _shared(files, options)), *tasks]
+    files = [
+        file for file in snapshot.files.values() if (not streams or file.stream in streams) and selected.may_have(file)
+    ]
+    return [*(Archived(some, selected) for some in _shared(files, options)), *tasks]
 
 
-def _held(places: Endpoints, snapshot: Snapshot, options: Options) -> list[Available]:
-    there = places.held()
-    known = {one.stream for one in there} | {stream for _, stream in snapshot.covered}
+def _available(places: Endpoints, snapshot: Snapshot, options: Options) -> list[Available]:
+    everything = places.available()
+    known = {info.stream for info in everything} | {stream for _, stream in snapshot.covered}
     for name in options.streams:
         if name not in known:
             raise ValueError(
-                f"neither the bus nor the lake has a stream {name!r}; there are {', '.join(sorted(known))}"
+                f"neither the bus nor the lake has a stream {name!r}; choose among {', '.join(sorted(known))}"
             )
-    return [one for one in there if not options.streams or one.stream in options.streams]
+    return [info for info in everything if not options.streams or info.stream in options.streams]
 
 
-def _begin(snapshot: Snapshot, one: Available) -> int:
-    """Where live reading begins."""
-    archived = snapshot.end(one.place)
-    return one.first if archived is None else archived + continuity.jumped(archived, one.first)
+def _begin(snapshot: Snapshot, info: Available) -> int:
+    """Return the offset at which the read of live messages begins."""
+    archived = snapshot.end(info.place)
+    return info.first if archived is None else archived + continuity.jumped(archived, info.first)
 
 
-def _given(bound: Bound | None, snapshot: Snapshot, held: Sequence[Available], option: str) -> dict[Place, int]:
-    """Offsets that the user gave, by broker and stream."""
+def _given(bound: Bound | None, snapshot: Snapshot, available: Sequence[Available], option: str) -> dict[Place, int]:
+    """Return the offsets that the user gave, by broker and stream. Raises OptionError for an unknown stream."""
     if not isinstance(bound, dict):
         return {}
-    known = {*snapshot.covered, *(one.place for one in held)}
+    known = {*snapshot.covered, *(info.place for info in available)}
     used: set[str] = set()
     found: dict[Place, int] = {}
     for place in known:
@@ -145,52 +157,52 @@ def _given(bound: Bound | None, snapshot: Snapshot, held: Sequence[Available], o
                 used.add(name)
     if left := [name for name in bound if name not in used]:
         streams = ", ".join(sorted({stream for _, stream in known})) or "none"
-        raise OptionError(f"the option {option} names {left[0]!r}, but what is read has the streams {streams}")
+        raise OptionError(f"the option {option} names {left[0]!r}, but the read has only the streams: {streams}")
     return found
 
 
-def _wanted(options: Options, snapshot: Snapshot, held: Sequence[Available]) -> Wanted:
-    begin = _given(options.starting, snapshot, held, "startingOffsets")
-    end = _given(options.ending, snapshot, held, "endingOffsets")
+def _wanted(options: Options, snapshot: Snapshot, available: Sequence[Available]) -> Selected:
+    begin = _given(options.starting, snapshot, available, "startingOffsets")
+    end = _given(options.ending, snapshot, available, "endingOffsets")
     if options.starting == "latest":
         begin = dict.fromkeys(snapshot.covered, _END)
     if options.ending == "earliest":
         end = dict.fromkeys(snapshot.covered, 0)
     since, until = _microseconds(options.starting), _microseconds(options.ending)
-    return Wanted(begin, end, since, until, frozenset(snapshot.covered))
+    return Selected(begin, end, since, until, frozenset(snapshot.covered))
 
 
 def _microseconds(bound: Bound | None) -> int | None:
     return (bound - _EPOCH) // timedelta(microseconds=1) if isinstance(bound, datetime) else None
 
 
-def _live(options: Options, places: Endpoints, snapshot: Snapshot, held: Sequence[Available]) -> list[Range]:
-    """What is read of the streams themselves. Raises DataLoss if it is not there."""
-    start = _given(options.starting, snapshot, held, "startingOffsets")
-    stop = _given(options.ending, snapshot, held, "endingOffsets")
+def _live(options: Options, places: Endpoints, snapshot: Snapshot, available: Sequence[Available]) -> list[Range]:
+    """Return the ranges of live messages. Raises DataLoss for lost messages."""
+    start = _given(options.starting, snapshot, available, "startingOffsets")
+    stop = _given(options.ending, snapshot, available, "endingOffsets")
     begins, until = dict[Place, int](), dict[Place, int]()
-    for one in held:
-        # A newer look at the commits may have more than the stream had when it was asked: all of that is archived.
-        first = _begin(snapshot, one)
-        begin, end = first, max(one.next, first)
+    for info in available:
+        # A newer snapshot may reach beyond the end that the stream reported before. Everything up to there is archived.
+        first = _begin(snapshot, info)
+        begin, end = first, max(info.next, first)
         if isinstance(options.starting, datetime):
-            begin = max(begin, places[one.broker].find_time(one.stream, options.starting))
+            begin = max(begin, places[info.broker].find_time(info.stream, options.starting))
         elif options.starting == "latest":
             begin = end
         if isinstance(options.ending, datetime):
-            end = min(end, places[one.broker].find_time(one.stream, options.ending))
+            end = min(end, places[info.broker].find_time(info.stream, options.ending))
         elif options.ending == "earliest":
             end = begin
-        for option, offset in (("startingOffsets", start.get(one.place)), ("endingOffsets", stop.get(one.place))):
-            if offset is not None and offset > max(one.next, first):
+        for option, offset in (("startingOffsets", start.get(info.place)), ("endingOffsets", stop.get(info.place))):
+            if offset is not None and offset > max(info.next, first):
                 raise OptionError(
-                    f"the option {option} says {offset} for the stream {one.stream!r}, but that ends at {max(one.next, first)}"
+                    f"the option {option} says {offset} for the stream {info.stream!r}, but the stream ends at {max(info.next, first)}: give an offset up to that"
                 )
-        begins[one.place] = max(begin, start.get(one.place, 0))
-        until[one.place] = min(end, stop.get(one.place, end))
-    there = [one for one in held if begins[one.place] < until[one.place]]
-    begins = plan.present(begins, there, fail=options.fail_on_data_loss)
-    return plan.tasks(options, begins, {one.place: until[one.place] for one in there})
+        begins[info.place] = max(begin, start.get(info.place, 0))
+        until[info.place] = min(end, stop.get(info.place, end))
+    unread = [info for info in available if begins[info.place] < until[info.place]]
+    begins = plan.present(begins, unread, fail=options.fail_on_data_loss)
+    return plan.tasks(options, begins, {info.place: until[info.place] for info in unread})
 
 
 def _chunk(each: float) -> int:
@@ -198,12 +210,12 @@ def _chunk(each: float) -> int:
 
 
 def _shared(files: Sequence[File], options: Options) -> Iterator[list[File]]:
-    """The files for each task: about the same bytes."""
+    """Yield the files of each task, with about the same number of bytes."""
     total = sum(file.bytes for file in files)
     rows = sum(file.rows for file in files)
     parts = options.min_partitions or max(total // _TASK, min(rows // 200_000, os.cpu_count() or 1), 1)
     size, some, count = -(-total // parts), list[File](), 0
-    for file in sorted(files, key=lambda one: one.path):
+    for file in sorted(files, key=lambda file: file.path):
         some.append(file)
         count += file.bytes
         if count >= size:
@@ -213,11 +225,11 @@ def _shared(files: Sequence[File], options: Options) -> Iterator[list[File]]:
         yield some
 
 
-# What a task does.
+# The read, in a task.
 
 
 def read(options: Options, task: "Archived | Live") -> Iterator[pa.RecordBatch]:
-    """Its messages that match, with the columns and types that Spark wants."""
+    """Yield the matching messages of a task, in the columns and types of Spark."""
     lake = Lake(options.history)
     if isinstance(task, Archived):
         for file in task.files:
@@ -231,7 +243,7 @@ def read(options: Options, task: "Archived | Live") -> Iterator[pa.RecordBatch]:
 def _range(
     options: Options, lake: Lake, places: Endpoints, part: Range, topics: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Some live messages; those that are gone meanwhile from the archive, which must have them by now."""
+    """Yield live messages of a range. Messages that the stream has removed since the plan come from the archive."""
     known = -1
     begin = part.begin
     while begin < part.end:
@@ -248,10 +260,10 @@ def _range(
             else:
                 known = snapshot.number
                 place = part.broker, part.stream
-                wanted = Wanted({place: begin}, {place: end}, places=frozenset({place}))
+                selected = Selected({place: begin}, {place: end}, places=frozenset({place}))
                 for file in snapshot.files.values():
-                    if file.stream == part.stream and wanted.may(file):
-                        yield from _file(lake, file, wanted, options, only=part.broker)
+                    if file.stream == part.stream and selected.may_have(file):
+                        yield from _file(lake, file, selected, options, only=part.broker)
                 begin = end
                 continue
         for batch in found:
@@ -262,23 +274,23 @@ def _range(
 def _messages(
     options: Options, places: Endpoints, part: Range, topics: Sequence[str], *, fail: bool
 ) -> list[pa.RecordBatch]:
-    """Live messages that match what is asked for, and one of these topics if there are any."""
+    """Return live messages that match the option topics and, if given, one of `topics`."""
     asked, columns = options.topics, options.columns
     if not topics or _ALL in asked:
         return list(places.read(part, topics or asked, columns, fail=fail))
-    known = [Selection(one, b"") for one in topics]
+    known = [Selection(pattern, b"") for pattern in topics]
     read = places.read(part, asked, columns if "topic" in columns else (*columns, "topic"), fail=fail)
     found = (batch.filter(covered(batch.column("topic"), known)) for batch in read)
     return [batch.select(list(columns)) for batch in found if batch.num_rows]
 
 
-def _file(lake: Lake, file: File, wanted: Wanted, options: Options, only: str = "") -> Iterator[pa.RecordBatch]:
-    """The rows of a file that are asked for; `only` of one broker."""
+def _file(lake: Lake, file: File, selected: Selected, options: Options, only: str = "") -> Iterator[pa.RecordBatch]:
+    """Yield the selected rows of a file. `only`: the guid of a broker, or empty for all brokers."""
     columns, patterns = options.columns, options.topics
     asked = dict.fromkeys(columns)
-    if wanted.begin or wanted.end or only:
+    if selected.begin or selected.end or only:
         asked |= dict.fromkeys(("broker", "stream", "offset"))
-    if wanted.since is not None or wanted.until is not None:
+    if selected.since is not None or selected.until is not None:
         asked["stored"] = None
     topics = () if _ALL in patterns else tuple(Selection(pattern, b"") for pattern in patterns)
     if topics:
@@ -286,34 +298,34 @@ def _file(lake: Lake, file: File, wanted: Wanted, options: Options, only: str = 
     with lake.parquet(file.path) as opened:
         rows = _rows(opened.metadata)
         for batch in opened.iter_batches(rows, columns=list(asked)):
-            kept = _selected(batch, file.stream, wanted, topics, only)
-            if kept.num_rows:
-                yield _conformed(kept, columns)
+            matching = _selected(batch, file.stream, selected, topics, only)
+            if matching.num_rows:
+                yield _conformed(matching, columns)
 
 
 def _rows(metadata: pq.FileMetaData) -> int:
-    """How many rows make a batch that is not too large."""
+    """Return the number of rows whose batch is about _BATCH bytes."""
     size: int = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     most: int = _BATCH * metadata.num_rows // max(size, 1)
     return max(min(most, _ROWS), 1)
 
 
 def _selected(
-    batch: pa.RecordBatch, stream: str, wanted: Wanted, topics: Sequence[Selection], only: str
+    batch: pa.RecordBatch, stream: str, selected: Selected, topics: Sequence[Selection], only: str
 ) -> pa.RecordBatch:
     masks: list[Any] = []
-    if wanted.since is not None:
-        masks.append(pc.greater_equal(batch.column("stored"), _time(wanted.since)))
-    if wanted.until is not None:
-        masks.append(pc.less(batch.column("stored"), _time(wanted.until)))
+    if selected.since is not None:
+        masks.append(pc.greater_equal(batch.column("stored"), _time(selected.since)))
+    if selected.until is not None:
+        masks.append(pc.less(batch.column("stored"), _time(selected.until)))
     if topics:
         masks.append(covered(batch.column("topic"), topics))
     if only:
         masks.append(pc.equal(batch.column("broker"), only))
-    for (broker, name), offset in wanted.begin.items():
+    for (broker, name), offset in selected.begin.items():
         if name == stream:
             masks.append(pc.or_(pc.not_equal(batch.column("broker"), broker), _at_least(batch, offset)))
-    for (broker, name), offset in wanted.end.items():
+    for (broker, name), offset in selected.end.items():
         if name == stream:
             masks.append(pc.or_(pc.not_equal(batch.column("broker"), broker), pc.invert(_at_least(batch, offset))))
     for mask in masks[1:]:

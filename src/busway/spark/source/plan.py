@@ -1,4 +1,4 @@
-"""Where a read begins and ends: turns what the user asked for, and what is there, into ranges of offsets."""
+"""Plan of a read: computes ranges of offsets and tasks from options and available offsets. Called by the readers."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,69 +9,69 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from busway.spark.columns import conform
-from busway.spark.endpoints import DataLoss, Endpoints, gone
+from busway.spark.endpoints import DataLoss, Endpoints, lost_text
 from busway.spark.options import Bound, OptionError, Options
 from busway.spark.ranges import Available, Place, Range, split
 
 log = logging.getLogger("busway.spark")
 
 _WORTH: Final = 200_000
-"""Records from which on it is worth a second task."""
+"""Records from which a second task is worthwhile."""
 _MOST: Final = 1_000_000
-"""Records of one task at most, so that one that fails has not much to do again."""
+"""Largest number of records of a task, so that the retry of a failed task is short."""
 
 
 def bounds(
-    places: Endpoints, held: Sequence[Available], bound: Bound | None, default: str, option: str
+    places: Endpoints, available: Sequence[Available], bound: Bound | None, default: str, option: str
 ) -> dict[Place, int]:
-    """The offset that a bound means, for each stream; those that are not there are not looked at."""
+    """Return the offset of a bound for each available stream."""
     bound = default if bound is None else bound
     if isinstance(bound, dict):
-        return _given(held, bound, default, option)
+        return _given(available, bound, default, option)
     if isinstance(bound, datetime):
-        return {one.place: places[one.broker].find_time(one.stream, bound) for one in held}
-    return {one.place: one.first if bound == "earliest" else one.next for one in held}
+        return {info.place: places[info.broker].find_time(info.stream, bound) for info in available}
+    return {info.place: info.first if bound == "earliest" else info.next for info in available}
 
 
-def _given(held: Sequence[Available], given: Mapping[str, int], default: str, option: str) -> dict[Place, int]:
+def _given(available: Sequence[Available], given: Mapping[str, int], default: str, option: str) -> dict[Place, int]:
     left, out = dict(given), {}
-    for one in held:
-        found = left.pop(f"{one.broker}/{one.stream}", None)
-        found = given.get(one.stream) if found is None else found
-        out[one.place] = (one.first if default == "earliest" else one.next) if found is None else found
-    for one in held:
-        left.pop(one.stream, None)
+    for info in available:
+        found = left.pop(f"{info.broker}/{info.stream}", None)
+        found = given.get(info.stream) if found is None else found
+        out[info.place] = (info.first if default == "earliest" else info.next) if found is None else found
+    for info in available:
+        left.pop(info.stream, None)
     if left:
         name = next(iter(left))
-        streams = ", ".join(sorted({one.stream for one in held})) or "none"
-        raise OptionError(f"the option {option} names {name!r}, but what is read has the streams {streams}")
+        streams = ", ".join(sorted({info.stream for info in available})) or "none"
+        raise OptionError(f"the option {option} names {name!r}, but the read has only the streams: {streams}")
     return out
 
 
 def present(
-    begin: Mapping[Place, int], held: Sequence[Available], *, fail: bool, quiet: bool = False
+    begin: Mapping[Place, int], available: Sequence[Available], *, fail: bool, quiet: bool = False
 ) -> dict[Place, int]:
-    """Where to begin so that everything from there on is there; what is gone is an error or is said in the log, unless quiet."""
+    """Move begins behind lost offsets. These raise DataLoss or, without `fail`, are logged unless `quiet`."""
     out = dict(begin)
-    for one in held:
-        asked = begin.get(one.place)
-        if asked is not None and asked < one.first:
+    for info in available:
+        wanted = begin.get(info.place)
+        if wanted is not None and wanted < info.first:
             if not quiet:
-                tell_lost(Range(one.broker, one.stream, asked, one.first), fail=fail)
-            out[one.place] = one.first
+                report_lost(Range(info.broker, info.stream, wanted, info.first), fail=fail)
+            out[info.place] = info.first
     return out
 
 
-def tell_lost(part: Range, *, fail: bool) -> None:
-    """All of this is gone."""
-    text = gone(part, part.begin, part.end)
+def report_lost(part: Range, *, fail: bool) -> None:
+    """Report that a whole range is lost: raise DataLoss, or log it if `fail` is false."""
+    text = lost_text(part, part.begin, part.end)
     if fail:
         raise DataLoss(text)
     log.warning("%s", text)
 
 
 def tasks(options: Options, begin: Mapping[Place, int], end: Mapping[Place, int]) -> list[Range]:
-    """What each task reads. The same for the same offsets on every machine, since a sink knows an epoch again by its partitions."""
+    """Return the range of each task. Equal offsets give equal tasks, because a sink identifies rows by partition."""
     ranges = [Range(*place, begin[place], offset) for place, offset in sorted(end.items()) if place in begin]
     total = sum(map(len, ranges))
     parts = options.min_partitions or (2 if total >= _WORTH else 1)
@@ -79,37 +79,37 @@ def tasks(options: Options, begin: Mapping[Place, int], end: Mapping[Place, int]
 
 
 def batch(options: Options, places: Endpoints) -> list[Range]:
-    """What a batch read reads: from its start, or everything there is, to its end, or what there is now."""
-    held = places.held(options.streams)
-    begin = bounds(places, held, options.starting, "earliest", "startingOffsets")
-    end = bounds(places, held, options.ending, "latest", "endingOffsets")
+    """Return the ranges of a batch read: from the start or the first offset, to the end or the current end."""
+    available = places.available(options.streams)
+    begin = bounds(places, available, options.starting, "earliest", "startingOffsets")
+    end = bounds(places, available, options.ending, "latest", "endingOffsets")
     if not isinstance(options.starting, dict):
-        # A broker may remove messages while this is asked; what is gone before it began was not asked for.
-        begin = {one.place: max(begin[one.place], one.first) for one in held}
-    for one in held:
-        if end[one.place] > one.next:
+        # The broker may remove messages while a time is looked up. Messages before the first offset were not requested.
+        begin = {info.place: max(begin[info.place], info.first) for info in available}
+    for info in available:
+        if end[info.place] > info.next:
             raise OptionError(
-                f"the option endingOffsets says {end[one.place]} for the stream {one.stream!r}, but that ends at {one.next}"
+                f"the option endingOffsets says {end[info.place]} for the stream {info.stream!r}, but the stream ends at {info.next}: give an offset up to that"
             )
         if (
             isinstance(options.starting, dict)
             and isinstance(options.ending, dict)
-            and begin[one.place] > end[one.place]
+            and begin[info.place] > end[info.place]
         ):
             raise OptionError(
-                f"the option startingOffsets says {begin[one.place]} for the stream {one.stream!r}, which is behind "
-                f"endingOffsets {end[one.place]}"
+                f"the option startingOffsets says {begin[info.place]} for the stream {info.stream!r}, which is behind "
+                f"endingOffsets {end[info.place]}: give a lower start"
             )
-        if begin[one.place] > max(end[one.place], one.next):
+        if begin[info.place] > max(end[info.place], info.next):
             raise OptionError(
-                f"the option startingOffsets says {begin[one.place]} for the stream {one.stream!r}, but that ends at {one.next}"
+                f"the option startingOffsets says {begin[info.place]} for the stream {info.stream!r}, but the stream ends at {info.next}: give an offset up to that"
             )
-    begin = present(begin, held, fail=options.fail_on_data_loss)
+    begin = present(begin, available, fail=options.fail_on_data_loss)
     return tasks(options, begin, end)
 
 
 class Task(InputPartition):
-    """One range, and what the user called the place that has it."""
+    """A partition of Spark: one range, and the url or path that has it."""
 
     def __init__(self, part: Range, place: str) -> None:
         super().__init__(str(part))
@@ -121,7 +121,7 @@ class Task(InputPartition):
 
 
 def read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
-    """Its messages that match, with the columns and types that Spark wants."""
+    """Yield the matching messages of a task, in the columns and types of Spark."""
     columns = options.columns
     with Endpoints(options, task.place) as places:
         for batch in places.read(task.part, options.topics, columns, fail=options.fail_on_data_loss):

@@ -1,4 +1,4 @@
-"""The data source `busway`: what Spark asks for when it reads or writes with that name."""
+"""The data source `busway`: makes the readers and writers. Spark calls it for reads and writes with format `busway`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -10,25 +10,25 @@ from pyspark.sql.types import StructType
 
 from busway.spark import columns
 from busway.spark.endpoints import Endpoints
-from busway.spark.options import OptionError, Options, reading
-from busway.spark.sink.sink import Writing
+from busway.spark.options import OptionError, Options, read_options
+from busway.spark.sink.sink import SinkMixin
 from busway.spark.source import history, plan
 from busway.spark.source.stream_reader import StreamReader
 
 
-class BuswaySource(Writing, DataSource):
-    """Streams of a bus, or of a data folder, as a table; and a table into a bus."""
+class BuswaySource(SinkMixin, DataSource):
+    """Reads streams of a bus or a data folder as a table, and writes a table to a bus."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self.options: Any = options  # Spark's own mapping, which doesn't mind upper and lower case
+        self.options: Any = options  # Spark's mapping, which ignores upper and lower case
 
     @classmethod
     def name(cls) -> str:
         return "busway"
 
     def schema(self) -> str:
-        """Called by load(), so what is wrong with the options is told there."""
-        return columns.ddl(reading(self.options).columns)
+        """Return the schema. load() calls it, so that wrong options raise there."""
+        return columns.ddl(read_options(self.options).columns)
 
     def reader(self, schema: StructType) -> "Reader":
         return Reader(_options(self.options, schema))
@@ -38,26 +38,28 @@ class BuswaySource(Writing, DataSource):
 
 
 class Reader(DataSourceReader):
-    """Reads what is there when it is planned."""
+    """A batch read: reads the messages that exist when Spark plans it."""
 
     def __init__(self, options: Options) -> None:
-        for name, given in (
+        for name, value in (
             ("maxRecordsPerTrigger", options.max_records),
             ("maxBytesPerTrigger", options.max_bytes),
             ("channel", options.channel),
         ):
-            if given:
-                raise OptionError(f"the option {name} is for streaming queries (readStream)")
+            if value:
+                raise OptionError(
+                    f"the option {name} is for streaming queries: use readStream, or leave the option out"
+                )
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
         if self._options.history:
             return history.partitions(self._options)
         with Endpoints(self._options) as places:
-            return [plan.Task(one, places.names[one.broker]) for one in plan.batch(self._options, places)]
+            return [plan.Task(part, places.names[part.broker]) for part in plan.batch(self._options, places)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # Spark makes one of its own where there are none
+        if partition.value is None:  # Spark adds an empty partition to a read without partitions
             return iter(())
         if self._options.history:
             return history.read(self._options, partition)
@@ -65,5 +67,5 @@ class Reader(DataSourceReader):
 
 
 def _options(given: Mapping[str, str], schema: StructType) -> Options:
-    """With the columns that Spark wants: those of the user's schema, or of the option."""
-    return replace(reading(given), columns=columns.chosen(schema))
+    """Return the options with the columns of the user's schema, or of the option columns."""
+    return replace(read_options(given), columns=columns.chosen(schema))

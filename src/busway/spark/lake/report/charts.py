@@ -1,4 +1,4 @@
-"""Charts as SVG in a page: drawn here, so that a report needs nothing from elsewhere, and no script."""
+"""Charts of the report: draws lines and bars as SVG and HTML, without scripts or external files. The page calls it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ _RIGHT: Final = 12
 _TOP: Final = 12
 _BOTTOM: Final = 26
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604800)
-"""Seconds between the marks of an axis of time."""
+"""Possible distances in seconds between the marks of a time axis."""
 
 Points = Sequence[float | None]
 Shown = Callable[[float], str]
@@ -22,7 +22,7 @@ Shown = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is drawn over time, by the colour of its class."""
+    """A line of a chart. `kind` is the CSS class that sets its colour."""
 
     name: str
     kind: str
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Of values: from the bottom to the top, with marks."""
+    """A vertical axis from `low` to `high`, with marks."""
 
     low: float
     high: float
@@ -39,7 +39,7 @@ class Axis:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """How far down on the screen."""
+        """Return the vertical coordinate of a value."""
         if self.log:
             part = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
@@ -48,7 +48,7 @@ class Axis:
 
 
 def linear(most: float) -> Axis:
-    """From 0 to above the most, with about four round marks."""
+    """Return an axis from 0 to at least `most`, with about four round marks."""
     most = most if most > 0 else 1.0
     step = 10 ** math.floor(math.log10(most / 4))
     step = next(step * more for more in (1, 2, 2.5, 5, 10) if step * more * 4.0001 >= most)
@@ -57,7 +57,7 @@ def linear(most: float) -> Axis:
 
 
 def logarithmic(low: float, high: float) -> Axis:
-    """By powers of ten, with a mark at each."""
+    """Return a logarithmic axis with marks at powers of ten."""
     first = math.floor(math.log10(low))
     last = max(math.ceil(math.log10(high)), first + 1)
     every = max((last - first) // 5, 1)
@@ -74,7 +74,7 @@ def over_time(
     *,
     filled: bool = False,
 ) -> str:
-    """Lines over the same intervals, one after the other from `begin` on; what is None is a hole in the line."""
+    """Draw lines over consecutive intervals from `begin` on. None is a hole in a line."""
     count = max(len(one.points) for one in lines)
     each = (_WIDTH - _LEFT - _RIGHT) / count
     parts = [_grid(axis, shown), _times(begin, every, count, each)]
@@ -83,10 +83,10 @@ def over_time(
             places = [(_LEFT + (place + 0.5) * each, axis(value)) for place, value in run]
             parts.append(_drawn(one.kind, places, filled=filled))
     for place in range(count):
-        said = [f"{one.name}: {shown(value)}" for one in lines if (value := one.points[place]) is not None]
-        if said:
+        values = [f"{line.name}: {shown(value)}" for line in lines if (value := line.points[place]) is not None]
+        if values:
             when = _when(begin + place * every)
-            text = escape("\n".join([when, *said]))
+            text = escape("\n".join([when, *values]))
             parts.append(
                 f'<rect class="hit" x="{_LEFT + place * each:.1f}" y="{_TOP}" width="{each:.2f}" '
                 f'height="{_HEIGHT - _TOP - _BOTTOM}"><title>{text}</title></rect>'
@@ -101,12 +101,12 @@ def over_time(
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, str]]) -> str:
-    """Names with bars of their values, and what is said of each."""
+    """Draw a bar for each name, value and text."""
     most = max((value for _, value, _ in rows), default=1) or 1
     body = "".join(
         f'<tr><th scope="row" title="{escape(name)}">{escape(name) or "<i>none</i>"}</th>'
-        f'<td><div class="bar"><div style="width:{100 * value / most:.1f}%"></div></div></td><td class="n">{escape(said)}</td></tr>'
-        for name, value, said in rows
+        f'<td><div class="bar"><div style="width:{100 * value / most:.1f}%"></div></div></td><td class="n">{escape(text)}</td></tr>'
+        for name, value, text in rows
     )
     return f'<figure><figcaption>{escape(title)}</figcaption><table class="bars">{body}</table></figure>'
 
@@ -142,7 +142,7 @@ def _when(time: datetime) -> str:
 
 
 def _runs(points: Points) -> list[list[tuple[int, float]]]:
-    """Parts of a line without holes."""
+    """Return the parts of a line without holes."""
     runs: list[list[tuple[int, float]]] = [[]]
     for place, value in enumerate(points):
         if value is not None:

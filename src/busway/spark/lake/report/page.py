@@ -1,4 +1,4 @@
-"""A page that shows stats: one file of HTML with everything in it, in light and dark."""
+"""Page of the report: shows stats as one self-contained HTML file. `busway lake stats --html` calls it."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -9,9 +9,9 @@ from busway.spark.lake.report.charts import Line, bars, linear, logarithmic, ove
 from busway.spark.lake.stats import Interval, Share, StatsReport
 
 _MOST_POINTS: Final = 300
-"""Of a chart; with more intervals neighbours are drawn as one."""
+"""Largest number of points of a chart. With more intervals, neighbours are drawn as one point."""
 _MOST_ROWS: Final = 500
-"""Of the table."""
+"""Largest number of rows of the table."""
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 
 _STYLE: Final = """
@@ -49,7 +49,7 @@ details{padding:12px 16px;overflow-x:auto}summary{cursor:pointer;font-weight:600
 
 
 def page(report: StatsReport, title: str = "Busway stats") -> str:
-    """The report as one HTML file: charts, tables, nothing that is loaded from elsewhere."""
+    """Return the report as one HTML file with charts and tables. It loads nothing from elsewhere."""
     body = _empty() if not report.intervals else _charts(report) + _tops(report) + _table(report)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -59,7 +59,7 @@ def page(report: StatsReport, title: str = "Busway stats") -> str:
 
 
 def shown_number(value: float) -> str:
-    """Short, for people: 1.2k."""
+    """Format a number with three digits and a unit: 1.2k."""
     for unit in _UNITS:
         if abs(value) < 999.5 or unit == _UNITS[-1]:
             return f"{value:.3g}{unit}" if abs(value) < 999.5 else f"{value:.0f}{unit}"
@@ -68,10 +68,12 @@ def shown_number(value: float) -> str:
 
 
 def shown_bytes(value: float) -> str:
+    """Format a number of bytes: 1.2kB."""
     return f"{shown_number(value)}B"
 
 
 def shown_seconds(value: float | None) -> str:
+    """Format a duration in s, ms or µs; None is `-`."""
     if value is None:
         return "-"
     for scale, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
@@ -89,7 +91,7 @@ def _span(report: StatsReport) -> str:
 
 def _tiles(report: StatsReport) -> str:
     total, seconds = report.total, report.every.total_seconds()
-    most = max((one.messages for one in report.intervals), default=0) / seconds
+    most = max((interval.messages for interval in report.intervals), default=0) / seconds
     tiles = (
         (shown_number(total.messages), "messages"),
         (shown_bytes(total.bytes), "payload"),
@@ -108,7 +110,7 @@ def _tiles(report: StatsReport) -> str:
 
 
 def _empty() -> str:
-    return "<p>There is nothing to show: no message was stored in this time.</p>"
+    return "<p>No message was stored in this time.</p>"
 
 
 def _charts(report: StatsReport) -> str:
@@ -138,39 +140,40 @@ def _charts(report: StatsReport) -> str:
         filled=True,
     )
     names = (("half", "a", "p50"), ("90 %", "b", "p90"), ("99 %", "c", "p99"), ("most", "d", "max"))
-    lines = [Line(said, kind, [_worst(group, name) for group in groups]) for said, kind, name in names]
+    lines = [Line(label, kind, [_worst(group, name) for group in groups]) for label, kind, name in names]
     values = [value for one in lines for value in one.points if value is not None and value > 0]
     if values:
         axis = logarithmic(max(min(values), 1e-6), max(*values, 2e-6))
         out += over_time("Latency, from sent to stored", begin, every, lines, axis, shown_seconds)
     if together > 1:
-        out += f'<p class="soft">Each point of a chart is of {together} intervals: rates are their mean, latencies the worst of them.</p>'
+        out += f'<p class="soft">Each point of a chart combines {together} intervals: the mean of their rates, and their largest latencies.</p>'
     return out
 
 
 def _spaced(report: StatsReport) -> list[Interval | None]:
-    """With a place for each interval, also for those without a message."""
+    """Return all intervals from the first on, with None for intervals without a message."""
     first = _begin(report.intervals[0])
     spaced: list[Interval | None] = []
-    for one in report.intervals:
-        place = (_begin(one) - first) // report.every
+    for interval in report.intervals:
+        place = (_begin(interval) - first) // report.every
         if place > _FARTHEST:
-            break  # the clock of a broker was wrong by years: that is in the table
+            break  # the clock of a broker was wrong by years; the table shows the interval
         spaced += [None] * (place - len(spaced))
-        spaced.append(one)
+        spaced.append(interval)
     return spaced
 
 
 _FARTHEST: Final = 1_000_000
+"""Largest number of intervals from the first to the last point of a chart."""
 
 
 def _worst(group: Sequence[Interval], name: str) -> float | None:
-    return max((value for one in group if (value := getattr(one, name)) is not None), default=None)
+    return max((value for interval in group if (value := getattr(interval, name)) is not None), default=None)
 
 
-def _begin(one: Interval) -> datetime:
-    assert one.begin is not None
-    return one.begin.astimezone(UTC)
+def _begin(interval: Interval) -> datetime:
+    assert interval.begin is not None
+    return interval.begin.astimezone(UTC)
 
 
 def _tops(report: StatsReport) -> str:
@@ -200,17 +203,17 @@ def _table(report: StatsReport) -> str:
     left = {"from", "top topic", "top sender"}
     seconds = report.every.total_seconds()
     body = []
-    for one in report.intervals[:_MOST_ROWS]:
+    for interval in report.intervals[:_MOST_ROWS]:
         values = (
-            f"{_begin(one):%Y-%m-%d %H:%M:%S}",
-            f"{one.messages:,}",
-            shown_number(one.messages / seconds),
-            shown_bytes(one.bytes),
-            f"{one.topics:,}",
-            f"{one.senders:,}",
-            *(shown_seconds(value) for value in (one.p50, one.p90, one.p99, one.max)),
-            one.top_topics[0].name if one.top_topics else "",
-            one.top_senders[0].name if one.top_senders else "",
+            f"{_begin(interval):%Y-%m-%d %H:%M:%S}",
+            f"{interval.messages:,}",
+            shown_number(interval.messages / seconds),
+            shown_bytes(interval.bytes),
+            f"{interval.topics:,}",
+            f"{interval.senders:,}",
+            *(shown_seconds(value) for value in (interval.p50, interval.p90, interval.p99, interval.max)),
+            interval.top_topics[0].name if interval.top_topics else "",
+            interval.top_senders[0].name if interval.top_senders else "",
         )
         body.append(_row("td", head, values, left))
     more = len(report.intervals) - len(body)

@@ -1,7 +1,8 @@
-"""What rounds have left that did not end: deleted where all of it is elsewhere, too, and set aside where it may be the only copy.
+"""Cleanup of uncommitted files: deletes files whose messages exist elsewhere, and sets aside possible only copies.
 
-A file of `data` with the number of a round behind the last commit is of a round that was killed; or the last commit is missing, and the
-file is what the lake has of messages that the streams let go of long ago. Its name does not tell, but the offsets that it has do.
+The archive and compaction call it. A file of `data` with a higher number than the last commit belongs to a killed
+round, or its commit is lost, and the file may have the only copy of messages that the streams have removed. The offsets
+in the file decide between the two cases.
 """
 
 import logging
@@ -16,7 +17,7 @@ log = logging.getLogger("busway.spark")
 
 
 class Left(NamedTuple):
-    """A file below `data` that no commit names."""
+    """A file of `data` that no commit names."""
 
     path: str
     spare: bool

@@ -1,6 +1,6 @@
-"""What a lake says of itself: one commit per round, and what all of them together make. Values only.
+"""Commits of a lake: one commit for each round, and the snapshot that results from all commits. Values; no I/O.
 
-The commits are the truth: a file that none of them names is not part of the lake, whatever lies in its folders.
+The lake folder reads and writes them. Only files that the snapshot names are part of the lake.
 """
 
 import zlib
@@ -19,11 +19,11 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class LakeError(RuntimeError):
-    """A lake that can't be read, is in use, or is not what it should be."""
+    """A lake can't be read, is locked by another process, or is inconsistent."""
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A Parquet file below `data`; times are microseconds since 1970."""
+    """A Parquet file of `data`. Times are microseconds since 1970."""
 
     path: str
     stream: str
@@ -36,7 +36,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Covered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Offsets from `begin` to before `end` of a stream: all that there was of them is in the lake."""
+    """Archived offsets of a stream, from `begin` to `end`, exclusive. The lake has all their available messages."""
 
     broker: str
     stream: str
@@ -62,7 +62,7 @@ class Covered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one round has changed."""
+    """The changes of one round."""
 
     version: int = VERSION
     number: Annotated[int, msgspec.Meta(ge=1)]
@@ -79,7 +79,7 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Whole(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All commits up to one, so that not every one has to be read."""
+    """The sum of all commits up to a number, so that a reader need not read each of them."""
 
     version: int = VERSION
     number: Count
@@ -91,7 +91,7 @@ class Whole(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 @dataclass(slots=True)
 class Snapshot:
-    """A lake after a commit."""
+    """The state of a lake after a commit."""
 
     number: int = 0
     topics: tuple[str, ...] = ()

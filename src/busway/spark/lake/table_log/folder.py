@@ -1,8 +1,9 @@
-"""The folder of a lake: its commits, its files, and the lock of who changes it.
+"""Folder of a lake: reads and writes its commits and files, and locks it for one writer.
 
-`data/stream=S/date=YYYY-MM-DD/*.parquet` are the rows, `commits/NNNNNNNN.json` the rounds, `staging/` what a round that is at work
-has written so far. Everything goes through pyarrow's file systems, so that other stores than a disk can be used; what keeps two
-writers apart and makes commits last is strongest on a disk: there a commit is linked into its place, which fails if one is there.
+The jobs of the lake call it. `data/stream=S/date=YYYY-MM-DD/*.parquet` has the rows, `commits/NNNNNNNN.json` the
+commits, and `staging/` the files of the running round. All access goes through pyarrow's file systems, so that a lake
+can also be in an object store. A local disk gives the strongest guarantees: a commit is linked into place, which fails
+if it exists.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ T = TypeVar("T", Commit, Whole)
 
 
 class Lake:
-    """A lake in a folder, or in a store that pyarrow knows by its URI."""
+    """A lake in a local folder, or in a store that pyarrow supports by its URI."""
 
     def __init__(self, where: str | os.PathLike[str]) -> None:
         text = os.fspath(where)
