@@ -86,7 +86,7 @@ async def test_a_channel_is_moved_paused_and_removed(shell, bus, orders):
         (("channel", "update", "orders", "billing"), 2, "nothing to change"),
         (("channel", "create", "orders", "billing", "--lease", "soon"), 2, "not a duration"),
         (("channel", "create", "orders", "billing", "--backoff", "1s,,2s"), 2, "a delay is empty"),
-        (("channel", "update", "orders", "billing", "--backoff", "first=1s,x=2"), 2, "can't be read"),
+        (("channel", "update", "orders", "billing", "--backoff", "first=1s,x=2"), 2, "is not valid"),
         (("channel", "create", "orders", "billing", "--start", "soon"), 2, "'soon' is not a position"),
         (("channel", "create", "orders", "billing", "--start", "99"), 5, "offset 99"),
         (("channel", "create", "orders", "a/b"), 2, "not a valid name of a channel"),
