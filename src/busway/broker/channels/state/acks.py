@@ -1,4 +1,4 @@
-"""What consumers report about their messages: done, failed, rejected, still at work; and dead letters that are stored."""
+"""The acknowledgements of a channel's machine: done, failed, rejected and extended messages, and stored dead letters."""
 
 from collections.abc import Callable, Iterable
 from math import inf
@@ -23,9 +23,9 @@ class Acks:
         self._dispatch = dispatch
 
     def ack(self, consumer: Who, spans: Iterable[Span], now: float) -> list[Action]:
-        """These are done, also those that wait for redelivery. What another consumer has by now stays with that one."""
+        """These messages are done, also if they wait for redelivery. Messages in flight at another consumer are refused."""
         holder = self._consumers.get(consumer)
-        asked = freed = waited = elsewhere = 0
+        asked = freed = waited = others = 0
         pieces: list[tuple[int, int]] = []
         named: list[Span] = []
         for start, count in spans:
@@ -34,8 +34,8 @@ class Acks:
             one, two, three = self._in_flight.finish(start, start + count, holder, pieces)
             freed += one
             waited += two
-            elsewhere += three
-        out: list[Action] = [self._result(consumer, asked, freed + waited, elsewhere, named, pieces)]
+            others += three
+        out: list[Action] = [self._result(consumer, asked, freed + waited, others, named, pieces)]
         if pieces:
             self._dispatch.record_done(pieces, out)
             if freed and holder:
@@ -53,9 +53,9 @@ class Acks:
         counted: bool = True,
         failure: Failure | None = None,
     ) -> list[Action]:
-        """The consumer failed on these: they are redelivered after the delay, without one as the backoff says.
+        """The consumer failed on these messages: they are redelivered after the delay, or without one after the backoff.
 
-        Not counted: the consumer has not even looked at them, so nothing speaks against the messages.
+        Not counted: the consumer has not processed them, so this was no failed delivery.
         """
         out: list[Action] = []
 
@@ -72,7 +72,7 @@ class Acks:
         return self._dispatch.pump(now, [answer, *out])
 
     def reject(self, consumer: Who, spans: Iterable[Span], now: float, *, failure: Failure) -> list[Action]:
-        """No consumer will ever process these: they become dead letters, however often they were delivered."""
+        """No consumer can process these messages: they become dead letters, after any number of deliveries."""
         out: list[Action] = []
 
         def bury(run: Run) -> None:
@@ -85,7 +85,7 @@ class Acks:
         return self._dispatch.pump(now, [answer, *out])
 
     def extend(self, consumer: Who, spans: Iterable[Span], now: float) -> list[Action]:
-        """The consumer still works on these: their lease begins anew."""
+        """The consumer still works on these messages: their leases begin anew."""
         until = self._dispatch.lease_end(self._consumers.get(consumer), now)
 
         def renew(run: Run) -> None:
@@ -96,7 +96,7 @@ class Acks:
         return [self._each_held(consumer, spans, renew)]
 
     def renew(self, consumer: Who, now: float) -> list[Action]:
-        """The consumer is alive: the leases of all its messages in flight begin anew, but for those of lapse()."""
+        """The consumer is alive: the leases of all its messages in flight begin anew, except those of lapse()."""
         holder = self._consumers.get(consumer)
         if holder is None:
             return [AckResult(consumer, 0, 0, 0)]
@@ -105,7 +105,7 @@ class Acks:
         return [AckResult(consumer, holder.in_flight, 0, 0)]
 
     def lapse(self, consumer: Who, spans: Iterable[Span]) -> list[Action]:
-        """The consumer has worked on these for too long: renew() does not extend their leases any more."""
+        """The consumer has worked on these messages for too long: renew() does not extend their leases any more."""
         holder = self._consumers.get(consumer)
         named, pieces = list(spans), list[tuple[int, int]]()
         for start, count in named:
@@ -116,7 +116,7 @@ class Acks:
         return [AckResult(consumer, good, 0, 0, _without(named, pieces))]
 
     def dead_done(self, offset: int, now: float, count: int = 1) -> list[Action]:
-        """These are in the dead-letter topic, so they are done here."""
+        """These messages are stored in the dead-letter topic, so they are done."""
         out: list[Action] = []
         runs, _ = self._in_flight.pick(offset, offset + count, DYING, None)
         for run in runs:
@@ -127,7 +127,7 @@ class Acks:
         return self._dispatch.pump(now, out)
 
     def dead_failed(self, offset: int, delay: float, now: float, count: int = 1) -> None:
-        """They could not be stored in the dead-letter topic. That is retried after a delay."""
+        """These messages could not be stored in the dead-letter topic. That is retried after a delay."""
         for run in self._in_flight.pick(offset, offset + count, DYING, None)[0]:
             self._in_flight.dying(run, now + delay)
 
@@ -138,9 +138,9 @@ class Acks:
         run.deliveries -= 1
 
     def _each_held(self, consumer: Who, spans: Iterable[Span], act: Callable[[Run], None]) -> AckResult:
-        """Apply a function to what this consumer has in flight of these, span by span: they may name a message twice."""
+        """Apply a function to those messages that the consumer has in flight, span by span: spans may overlap."""
         holder = self._consumers.get(consumer)
-        asked = good = elsewhere = 0
+        asked = good = in_others = 0
         named: list[Span] = []
         pieces: list[tuple[int, int]] = []
         for start, count in spans:
@@ -149,25 +149,25 @@ class Acks:
             if holder is None:
                 continue
             runs, others = self._in_flight.pick(start, start + count, FLIGHT, holder)
-            elsewhere += others
+            in_others += others
             for run in runs:
                 good += run.end - run.start
                 pieces.append((run.start, run.end))
                 act(run)
-        return self._result(consumer, asked, good, elsewhere, named, pieces)
+        return self._result(consumer, asked, good, in_others, named, pieces)
 
     def _result(
-        self, consumer: Who, asked: int, good: int, elsewhere: int, named: list[Span], pieces: list[tuple[int, int]]
+        self, consumer: Who, asked: int, good: int, refused: int, named: list[Span], pieces: list[tuple[int, int]]
     ) -> AckResult:
-        """Count what was late or refused."""
-        late = asked - good - elsewhere
+        """Count late and refused messages."""
+        late = asked - good - refused
         self._status.late += late
-        self._status.refused += elsewhere
-        return AckResult(consumer, good, late, elsewhere, () if good == asked else _without(named, pieces))
+        self._status.refused += refused
+        return AckResult(consumer, good, late, refused, () if good == asked else _without(named, pieces))
 
 
 def _without(named: list[Span], done: list[tuple[int, int]]) -> tuple[Span, ...]:
-    """What of these spans is in none of the pieces."""
+    """The parts of the spans that are in none of the pieces."""
     runs = Intervals()
     for start, count in named:
         runs.put(start, start + count)

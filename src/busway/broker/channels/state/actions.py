@@ -1,4 +1,4 @@
-"""What a channel wants done: the answers of the machine in `channels`, and why it refuses."""
+"""The actions of a channel's machine, which its driver carries out, and the errors by which it refuses."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -8,13 +8,13 @@ from busway.errors import Code, OutOfRange, Rejected
 
 
 class ChannelBusy(Rejected):
-    """An exclusive channel has its consumer."""
+    """An exclusive channel has a consumer already."""
 
     default = Code.CHANNEL_TAKEN
 
 
 class NotIdle(Rejected):
-    """A setting that can't change while messages are in flight."""
+    """A setting can't change while messages are in flight."""
 
     default = Code.INVALID_SETTING
 
@@ -26,9 +26,9 @@ class SeekFailed(OutOfRange):
 
 
 class Read(NamedTuple):
-    """Look for messages that the channel chooses, from this offset on; answered by found(). There is one at a time.
+    """Search for messages that the channel selects, from this offset on; answered by found(). There is one at a time.
 
-    `want` is how many can be handed out at once: more may be found, fewer only at the end of what is safe.
+    `want` messages can be delivered at once. The driver may find more, and fewer only at the end of the safe messages.
     """
 
     from_: int
@@ -37,7 +37,7 @@ class Read(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Hand these out; it is their delivery of this number."""
+    """Deliver these messages for the n-th time, with n in `deliveries`."""
 
     consumer: Who
     spans: list[Span]
@@ -45,7 +45,7 @@ class Deliver(NamedTuple):
 
 
 class TakeDone(NamedTuple):
-    """A take has ended with so many messages. What the driver had to skip() of them it takes off itself."""
+    """A take has ended with so many messages. The driver subtracts those that it had to skip()."""
 
     consumer: Who
     number: int
@@ -53,47 +53,50 @@ class TakeDone(NamedTuple):
 
 
 class AckResult(NamedTuple):
-    """What became of an ack(), nack(), release() or extend(): good, too late, or in flight with somebody else and so refused."""
+    """The result of an ack(), nack(), reject() or extend(): messages that were in flight (`good`), `late` or `refused`.
+
+    A refused message is in flight at another consumer.
+    """
 
     consumer: Who
     good: int
     late: int
     refused: int
     left: tuple[Span, ...] = ()
-    """Those that were not good."""
+    """The messages that were late or refused."""
 
 
 class Bury(NamedTuple):
-    """Put these into the dead-letter topic, then call dead_done(); dead_failed() if that is not possible now."""
+    """Move these messages to the dead-letter topic, then call dead_done(), or dead_failed() if that is not possible now."""
 
     span: Span
     deliveries: int
 
 
 class ReportLost(NamedTuple):
-    """The stream has dropped these before they were acknowledged. Consumer None: nobody had them."""
+    """The stream has dropped these messages before they were acknowledged. Consumer None: they were not in flight."""
 
     consumer: Who | None
     spans: list[Span]
     before: bool = False
-    """They were dropped while the channel had no consumer. Only their number counts."""
+    """Whether they were dropped while the channel had no consumer. Then only their number is known."""
 
 
 class Rewound(NamedTuple):
-    """The stream ends before the place where the channel stood: it lost its end in a crash, the channel goes on where it ends."""
+    """The stream lost its end in a crash, so the channel was moved from `was` back to the end of the stream."""
 
     was: int
     offset: int
 
 
 class Write(NamedTuple):
-    """Put this into the journal."""
+    """Write this entry to the journal."""
 
     entry: Entry
 
 
 class Delete(NamedTuple):
-    """The last consumer has left: the channel is to be removed."""
+    """Remove the channel, because its last consumer has left."""
 
     channel: str
 

@@ -1,7 +1,7 @@
-"""What lies ahead of a channel: what it has found in its stream and not handed out yet, and where it looks next.
+"""The backlog of a channel: messages that were found in the stream and not delivered yet, and the offset to read next.
 
-A machine for `channels`, without a clock. It knows what was done and how often things were handed out before the channel was
-opened, and leaves out or marks what it finds accordingly.
+This is a machine without a clock, used by `state.channel`. It has the recorded progress from before the channel was opened, so
+it leaves out messages that are done, and marks others with their number of deliveries.
 """
 
 from collections import deque
@@ -11,34 +11,34 @@ from typing import TypeAlias
 from busway.broker.channels.state.progress import ChannelState, Span
 
 Keys: TypeAlias = Sequence[int | None]
-"""For each message its key, which messages with the same order have in common; None: it has none."""
+"""The key of each message, or None. Messages with the same key are delivered in order."""
 
 
 class Backlog:
-    """From the cursor on."""
+    """The messages of one channel from its cursor on."""
 
     def __init__(self, past: ChannelState) -> None:
         self.past = past
         self.scanned = past.floor
-        """Where the next look begins."""
+        """The offset at which the next read begins."""
         self.ready: deque[tuple[int, int, int]] = deque()
-        """Found: start, end, deliveries before this channel was opened."""
+        """Found messages: start, end, and the number of deliveries before the channel was opened."""
         self.keys: dict[int, int] = {}
-        """In a channel with `order_by`: the keys of those that are ready and have one."""
+        """The keys of ready messages in a channel with `order_by`, by offset."""
         self.fresh = 0
-        """How many messages are ready. Whoever takes some out keeps it right."""
+        """The number of ready messages. Code that removes some from `ready` updates it."""
         self.looking = 0
-        """The ticket of the look that is under way, or 0."""
+        """The ticket of the read in progress, or 0."""
         self._tickets = 0
         self._stalled = False
 
     @property
     def cursor(self) -> int:
-        """Nothing from here on was handed out."""
+        """No message from this offset on was delivered."""
         return self.ready[0][0] if self.ready else self.scanned
 
     def look(self, safe: int) -> bool:
-        """Begin to look for more, if there can be more and none is ready; there is one look at a time."""
+        """Begin a read if no message is ready and the stream may have more. There is one read at a time."""
         if self.looking or self.fresh or self._stalled:
             return False
         if self.past.done:
@@ -50,7 +50,7 @@ class Backlog:
         return True
 
     def found(self, ticket: int, spans: Iterable[Span], next_: int, keys: Keys | None = None) -> bool:
-        """What a look has found, with keys each message by itself; False if that is of no interest any more."""
+        """Add the messages that a read has found, with keys one by one. False: the read is outdated, and was ignored."""
         if not ticket or ticket != self.looking:
             return False
         self.looking = 0
@@ -69,11 +69,11 @@ class Backlog:
         return True
 
     def more(self) -> None:
-        """The stream has grown: a look that found nothing may find something now."""
+        """The stream has grown: a read may find messages again."""
         self._stalled = False
 
     def trim(self, first: int) -> list[Span]:
-        """Nothing below this offset is there any more; what was not done of it."""
+        """The stream has dropped everything below this offset. Returns the messages that were not done."""
         lost: list[Span] = []
         while self.ready and self.ready[0][0] < first:
             start, end, times = self.ready.popleft()
@@ -92,17 +92,17 @@ class Backlog:
         return lost
 
     def again(self, offset: int) -> None:
-        """Look anew from here on."""
+        """Forget all found messages, and read again from this offset."""
         self.scanned, self.looking, self.fresh, self._stalled = offset, 0, 0, False
         self.ready.clear()
         self.keys.clear()
 
     def done_before(self, safe: int) -> int:
-        """How many messages between the cursor and this offset were done before the channel was opened."""
+        """The number of messages between the cursor and this offset that were done before the channel was opened."""
         return sum(end - start for start, end, done in self.past.done.pieces(self.cursor, safe) if done)
 
     def _left(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """What of this was not done before, and how often it was handed out."""
+        """The parts of a range that were not done before, with their number of deliveries."""
         return [
             (low, high, times)
             for at, upto, done in self.past.done.pieces(start, end)

@@ -45,7 +45,7 @@ class Channel:
     def __init__(self, state: ChannelState, *, ranges: int = RANGES) -> None:
         state = state.copy()  # it continues from there
         self._alone = inf
-        """When a channel that is deleted with its last consumer ends."""
+        """The time at which a channel without consumers is deleted, if it has `delete_on_leave`."""
         self.status = Status.of(state)
         self.consumers = Consumers()
         self.in_flight = InFlight()
@@ -70,17 +70,17 @@ class Channel:
 
     @property
     def first(self) -> int:
-        """The first offset that the stream still has, as far as the channel was told."""
+        """The first offset that the stream still has, as last reported by the driver."""
         return self.status.first
 
     @property
     def cursor(self) -> int:
-        """Nothing from here on was delivered."""
+        """No message from this offset on was delivered."""
         return self.backlog.cursor
 
     @property
     def floor(self) -> int:
-        """Everything below is done."""
+        """All messages below this offset are done."""
         return self.dispatch.floor
 
     @property
@@ -96,13 +96,13 @@ class Channel:
     # The stream.
 
     def open(self, first: int, safe: int, now: float, *, copy: bool = False) -> list[Action]:
-        """What the stream holds when the channel begins. The end of a copy may be missing, so nothing is concluded from that."""
+        """Begin with the bounds of the stream. A copy may lack its end, so the channel is not rewound to it."""
         self.status.safe = max(safe, self.backlog.past.last) if copy else safe
         out = [] if copy else self.reposition.rewind(safe)
         return out + self.trimmed(first, now)
 
     def end_confirmed(self, end: int, now: float) -> list[Action]:
-        """The stream ends here, and nothing that it lost behind that comes back: as if the channel was opened now."""
+        """The end of the stream is final, and lost messages behind it do not come back: rewind the channel to it."""
         if self.backlog.past.last > end:
             self.status.safe = end
         return self.dispatch.pump(now, self.reposition.rewind(end))
@@ -155,11 +155,11 @@ class Channel:
 
     def _record_lost(self) -> Write:
         status = self.status
-        status.noted = self.floor
-        return Write(Lost(status.name, status.epoch, status.noted, status.lost, status.lost_reported))
+        status.recorded = self.floor
+        return Write(Lost(status.name, status.epoch, status.recorded, status.lost, status.lost_reported))
 
     def _report_lost(self, consumer: Who) -> list[Action]:
-        """Tell the first consumer that comes of messages that were lost while there was none."""
+        """Report messages that were lost while there was no consumer to the first one that joins."""
         status = self.status
         count = min(status.lost - status.lost_reported, status.first)
         if not count:
@@ -168,7 +168,7 @@ class Channel:
         return [ReportLost(consumer, [(status.first - count, count)], before=True), self._record_lost()]
 
     def skip(self, spans: Iterable[Span], now: float) -> list[Action]:
-        """These can't be delivered: they have expired or can't be read. They count as done."""
+        """These messages have expired or can't be read. They count as done."""
         for start, count in spans:
             for run in self.in_flight.cut_out(start, start + count):
                 if run.holder:
@@ -190,13 +190,13 @@ class Channel:
         if self.consumers and self.config.exclusive:
             raise ChannelBusy(f"the channel {self.name!r} is exclusive and has a consumer")
         if self.consumers and exclusive:
-            raise ChannelBusy(f"the channel {self.name!r} has a consumer already, so nobody can have it exclusively")
+            raise ChannelBusy(f"the channel {self.name!r} has a consumer already, so it can't be consumed exclusively")
 
     def leave(self, consumer: Who, now: float, *, lost: bool = False, grace: float = 0.0) -> list[Action]:
-        """A consumer leaves or is lost: what it did not acknowledge is redelivered, at once.
+        """A consumer leaves or is lost: its unacknowledged messages are redelivered at once.
 
-        A message that lost its consumer more than once may be the cause: it waits as the backoff says, which counts one
-        failure less than deliveries. With a time of grace the consumer may come back.
+        A message that lost its consumer more than once may be the cause. It is redelivered after the backoff, which counts
+        one failure less than deliveries. With a grace period the consumer may come back.
         """
         gone = self.consumers.leave(consumer)
         if gone is None:
@@ -212,7 +212,7 @@ class Channel:
         return self.dispatch.pump(now, out)
 
     def alone(self, until: float) -> None:
-        """There is no consumer. A channel that is deleted with its last one waits for another until then."""
+        """The channel has no consumer. With `delete_on_leave` it is deleted at this time, unless a consumer joins."""
         if self.config.delete_on_leave:
             self._alone = until
 
@@ -232,9 +232,9 @@ class Channel:
     def take(
         self, consumer: Who, number: int, most: int, timeout: float, now: float, *, whole: bool = True
     ) -> list[Action]:
-        """Deliver up to this many messages: what is there at once, the rest as it comes, until the take is complete or times out.
+        """Deliver up to this many messages: available ones at once and the rest as they come, until the take is complete.
 
-        Not whole: it ends as soon as it has something and nothing more is there.
+        It ends earlier at its timeout. Not whole: it also ends as soon as it has a message and no more are available.
         """
         one = self.consumers.get(consumer)
         if one is None or most <= 0:
@@ -251,12 +251,12 @@ class Channel:
         return out
 
     def takes(self, consumer: Who) -> int:
-        """How many takes of a consumer wait."""
+        """The number of pending takes of a consumer."""
         one = self.consumers.get(consumer)
         return len(one.takes) if one is not None else 0
 
     def cancel_take(self, consumer: Who, number: int, now: float) -> list[Action]:
-        """The consumer no longer waits. What it got is in flight."""
+        """Cancel a take. The messages that it has got stay in flight."""
         out: list[Action] = []
         if one := self.consumers.get(consumer):
             for take in [take for take in one.takes if take.number == number]:
@@ -264,18 +264,18 @@ class Channel:
         return self.dispatch.pump(now, out)
 
     def count_in_flight(self, who: Who) -> int:
-        """How many messages a consumer has."""
+        """The number of messages that a consumer has in flight."""
         consumer = self.consumers.get(who)
         return 0 if consumer is None else consumer.in_flight
 
     def deliveries(self, offset: int) -> Deliveries:
-        """The delivery history of a message that is on its way to the dead-letter topic."""
+        """The delivery history of a message that is being moved to the dead-letter topic."""
         return self.dispatch.deliveries(offset)
 
     # Time, position and settings.
 
     def expire(self, now: float) -> list[Action]:
-        """Whatever is due at this time: leases and takes that end, delays that are over."""
+        """End all leases, takes and delays that are due at this time."""
         if now >= self._alone:
             return self._delete()
         out: list[Action] = []
@@ -297,37 +297,37 @@ class Channel:
         return self.dispatch.pump(now, out)
 
     def deadline(self) -> float | None:
-        """When expire() is to be called next."""
+        """The time at which expire() has to be called next."""
         when = self.in_flight.deadline()
         return when if self._alone == inf else min(inf if when is None else when, self._alone)
 
     def seek(self, offset: int, now: float) -> list[Action]:
-        """Go to an offset: it and all behind it are delivered, whatever was acknowledged; nothing before it is.
+        """Move to an offset: all messages from it on are delivered, acknowledged or not, and none before it.
 
-        What is in flight is so no longer; its consumers may get it twice.
+        Messages in flight are forgotten, so their consumers may get them twice.
         """
         return self.dispatch.pump(now, self.reposition.seek(offset))
 
     def redrive(
         self, letters: Iterable[tuple[int, int]], now: float, keys: Mapping[int, int | None] | None = None
     ) -> list[Action]:
-        """Deliver messages again whose dead letters are sent back; see `Reposition.redrive`."""
+        """Deliver messages again whose dead letters are sent back, see `Reposition.redrive`."""
         out = self.reposition.redrive(letters, keys)
         return self.dispatch.pump(now, out) if out else []
 
     def was_redriven(self, offset: int, epoch: int) -> bool:
-        """Whether the dead letter of a message that was made in this epoch was sent back."""
+        """Whether the dead letter that a message got in this epoch was sent back."""
         return self.reposition.was_redriven(offset, epoch)
 
     def pause(self) -> list[Action]:
-        """Deliver nothing until resume(). What is in flight stays so."""
+        """Deliver nothing until resume(). Messages in flight stay in flight."""
         return self.configure(msgspec.structs.replace(self.config, paused=True), 0.0)
 
     def resume(self, now: float) -> list[Action]:
         return self.configure(msgspec.structs.replace(self.config, paused=False), now)
 
     def configure(self, config: ChannelConfig, now: float) -> list[Action]:
-        """Other settings. They hold for what is delivered from now on."""
+        """Change the settings. They apply to all later deliveries."""
         if config == self.config:
             return []
         if config.exclusive and len(self.consumers) > 1:
@@ -343,13 +343,12 @@ class Channel:
             self._alone = inf
         return self.dispatch.pump(now, [Write(Configured(self.name, config))])
 
-    # Another broker delivers from the channel for a while.
+    # Suspension while another broker delivers from the channel.
 
     def suspend(self) -> None:
-        """Deliver nothing until unsuspend(). A consumer keeps what it has unless the other broker reports that as done.
+        """Deliver nothing until unsuspend(). Messages in flight stay in flight unless the other broker reports them as done.
 
-        If all of it was redelivered, the same consumer would get it twice: the acknowledgement of the first delivery may be on
-        its way.
+        If they were redelivered, the same consumer could get them twice, because its acknowledgements may be on their way.
         """
         self.status.suspended = True
 
@@ -359,7 +358,7 @@ class Channel:
         return self.dispatch.pump(now, [])
 
     def revoke(self, consumer: Who, spans: Iterable[Span]) -> None:
-        """A consumer no longer has these, since its acknowledgement was refused: they are redelivered when that is allowed."""
+        """Take messages from a consumer whose acknowledgement was refused. They are redelivered when that is allowed."""
         if (holder := self.consumers.get(consumer)) is None:
             return
         for start, count in spans:
@@ -372,11 +371,11 @@ class Channel:
         return self.dispatch.pump(now, self._merge.absorb(state))
 
     def unite(self, state: ChannelState, now: float) -> list[Action]:
-        """Join with a channel of the same name that another broker created independently."""
+        """Merge with a channel of the same name that another broker has created independently."""
         return self.dispatch.pump(now, self._merge.unite(state))
 
     def recover(self, state: ChannelState, now: float) -> list[Action]:
-        """Return to where another broker knows this channel to be, after the progress here was lost."""
+        """Restore the progress that another broker has recorded, after it was lost here."""
         return self.dispatch.pump(now, self._merge.recover(state))
 
     # Inside.

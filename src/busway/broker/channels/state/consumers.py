@@ -1,7 +1,7 @@
-"""Who consumes a channel: how much each one may still be given, and who is next.
+"""The consumers of a channel: how many messages each one can get, and which one is next.
 
-A machine for `channels`, without a clock. The one with the least in flight, measured by its window, comes first; among
-equals the one who has waited longest.
+This is a machine without a clock, used by `state.channel`. The consumer with the least messages in flight, relative to its
+window, comes first; among equals the one that has waited longest.
 """
 
 import heapq
@@ -17,15 +17,15 @@ Who: TypeAlias = tuple[int, int]
 
 @dataclass(slots=True, eq=False)
 class Take:
-    """A batch that a consumer asked for."""
+    """A take: a batch of messages that a consumer requests."""
 
     consumer: "Consumer"
     number: int
     left: int
     until: float
-    """When it ends even if it is not complete; infinite for one that takes only what is there."""
+    """The time at which the take ends even if it is not complete; infinite for one that does not wait."""
     whole: bool = True
-    """Whether it waits until it is complete, rather than for something."""
+    """Whether the take waits until it is complete, and not only until it has at least one message."""
     got: int = 0
     over: bool = False
     alarm: float = inf
@@ -38,24 +38,24 @@ class Consumer:
     who: Who
     window: int
     name: str = ""
-    """As its client calls itself."""
+    """The name of the consumer's client."""
     in_flight: int = 0
     takes: deque[Take] = field(default_factory=deque)
     wanted: int = 0
-    """What is left of its takes."""
+    """The number of messages that are missing in the consumer's takes."""
     stopped: bool = False
     lease: float = 0.0
-    """Seconds of the lease that its last renewal was answered with; 0: it has not renewed any."""
+    """The lease, in seconds, in the answer to the last renewal; 0: there was none."""
     until: float = 0.0
-    """Until when its last renewal extends the leases of its messages."""
+    """The time to which the last renewal extends the leases of the consumer's messages."""
     room: int = 0
-    """How many it may be given now."""
+    """The number of messages that the consumer can get now."""
     ticket: int = 0
-    """Its valid place in the order of who is next; 0: none."""
+    """The ticket of the consumer's valid entry in the order; 0: it has none."""
 
 
 class Consumers:
-    """The consumers of one channel. Whoever changes one of them calls rate() for it afterwards."""
+    """The consumers of one channel. After each change of a consumer the caller has to call rate()."""
 
     def __init__(self) -> None:
         self._all: dict[Who, Consumer] = {}
@@ -63,7 +63,7 @@ class Consumers:
         self._tickets = 0
         self._hungry = 0
         self.room = 0
-        """How many can be handed out now, to all of them."""
+        """The number of messages that all consumers together can get now."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -75,7 +75,7 @@ class Consumers:
         return self._all.get(who)
 
     def join(self, who: Who, window: int, name: str = "") -> None:
-        """One more, or another window for one that is there."""
+        """Add a consumer, or change the window of an existing one."""
         consumer = self._all.get(who)
         if consumer is None:
             consumer = self._all[who] = Consumer(who, window, name)
@@ -92,7 +92,7 @@ class Consumers:
         return consumer
 
     def rate(self, consumer: Consumer) -> None:
-        """Find out anew how much it may be given, and whose turn it is before and after."""
+        """Update the room of a consumer, and its place in the order."""
         room = 0 if consumer.stopped else max(consumer.wanted, consumer.window - consumer.in_flight, 0)
         old = consumer.room
         if not room:
@@ -114,9 +114,10 @@ class Consumers:
             heapq.heapify(self._order)
 
     def next(self, available: int) -> tuple[Consumer, int]:
-        """Who gets something now and how many of these: its part by room, or as many as make it as busy as the second.
+        """The next consumer, and how many of the available messages it gets.
 
-        There is somebody with room. The caller hands at least one out, or finds that fewer are available, and rates it.
+        That is its share by room, or as many as make it as busy as the second consumer. At least one consumer must have room.
+        The caller delivers at least one message, or finds fewer available, and calls rate().
         """
         _, _, consumer = self._first()
         heapq.heappop(self._order)

@@ -22,7 +22,7 @@ STRIDE: Final = 65_536
 """A floor that advances without acknowledgements, since nothing matches, is recorded after this many messages."""
 
 _TRACEBACKS: Final = 2000
-"""With more runs than this a channel keeps failures without their tracebacks."""
+"""With more runs than this a channel stores failures without their tracebacks."""
 
 
 class Dispatch:
@@ -37,11 +37,11 @@ class Dispatch:
         self._backlog = backlog
         self._ranges = ranges
         self._brief: list[Take] = []
-        """Takes that end as soon as nothing more is there for them."""
+        """Takes that end as soon as no more messages are available."""
 
     @property
     def floor(self) -> int:
-        """Everything below is done."""
+        """All messages below this offset are done."""
         first = self._in_flight.first
         return self._backlog.cursor if first is None else first
 
@@ -54,7 +54,7 @@ class Dispatch:
 
     @property
     def full(self) -> bool:
-        """Whether the channel holds as many runs as it may."""
+        """Whether the number of runs has reached its limit."""
         return len(self._in_flight) >= self._ranges
 
     def pump(self, now: float, out: list[Action]) -> list[Action]:
@@ -74,7 +74,7 @@ class Dispatch:
             for take in self._brief:
                 self.end_take(take, out)
             self._brief.clear()
-        if self.floor - self._status.noted >= STRIDE:
+        if self.floor - self._status.recorded >= STRIDE:
             self.record_done((), out)
         return out
 
@@ -97,7 +97,7 @@ class Dispatch:
                 self._brief.append(take)
 
     def _redeliver(self, consumer: Consumer, left: int, until: float, now: float, out: list[Action]) -> int:
-        """Messages that are due again; returns how many more the consumer may get."""
+        """Redeliver due messages. Returns how many more the consumer can get."""
         held, times = self._in_flight, 0
         spans: list[Span] = []
         while left and held.due:
@@ -116,7 +116,7 @@ class Dispatch:
         return left
 
     def _deliver_fresh(self, consumer: Consumer, left: int, until: float, now: float, out: list[Action]) -> int:
-        """Messages of the backlog; returns how many more the consumer may get."""
+        """Deliver messages of the backlog. Returns how many more the consumer can get."""
         held, backlog, worst = self._in_flight, self._backlog, self._status.config.max_deliveries
         ready, times = backlog.ready, 0
         spans: list[Span] = []
@@ -156,7 +156,7 @@ class Dispatch:
         out.append(Deliver(consumer.who, spans, times))
 
     def give_back(self, run: Run, out: list[Action], failure: Failure | None, until: float = 0.0) -> None:
-        """A message in flight comes back without an acknowledgement: redeliver it, at the time `until`, or bury it."""
+        """A message was not acknowledged: redeliver it at the time `until`, or move it to the dead-letter topic."""
         assert run.holder is not None
         self.landed(run.holder, run.end - run.start)
         if failure is not None:
@@ -175,7 +175,7 @@ class Dispatch:
         return now + wait if wait else 0.0
 
     def deliveries(self, offset: int) -> Deliveries:
-        """The delivery history of a message that is on its way to the dead-letter topic."""
+        """The delivery history of a message that is being moved to the dead-letter topic."""
         for run in self._in_flight.pick(offset, offset + 1, DYING, None)[0]:
             return Deliveries(run.failure or UNKNOWN, run.first, run.last)
         return Deliveries(UNKNOWN, 0.0, 0.0)
@@ -191,7 +191,7 @@ class Dispatch:
         out.append(Bury((run.start, run.end - run.start), run.deliveries))
 
     def end_soon(self, take: Take) -> None:
-        """A take ends with what is there now."""
+        """End a take with the messages that are available now."""
         self._brief.append(take)
 
     def end_take(self, take: Take, out: list[Action]) -> None:
@@ -205,7 +205,7 @@ class Dispatch:
         out.append(TakeDone(consumer.who, take.number, take.got))
 
     def record_done(self, pieces: Iterable[tuple[int, int]], out: list[Action]) -> None:
-        """Write the floor and the done ranges above it to the journal; messages between them that no rule chose are done, too."""
+        """Write the floor and the done ranges above it to the journal. Messages that the channel does not select are done, too."""
         held, floor, cursor = self._in_flight, self.floor, self._backlog.cursor
         spans: list[Span] = []
         upto = floor
@@ -213,13 +213,13 @@ class Dispatch:
             if end > upto:
                 low, upto = held.around(start, floor, cursor)
                 spans.append((low, upto - low))
-        self._status.noted = floor
+        self._status.recorded = floor
         out.append(Write(Done(self._status.name, self._status.epoch, floor, tuple(spans))))
 
     def lease_end(self, consumer: Consumer | None, now: float) -> float:
-        """When the lease ends of a message that this consumer gets or extends now.
+        """The end of the lease of a message that this consumer gets or extends now.
 
-        A consumer that renews its leases hears of a shorter one with its next renewal, and keeps the longer one until then.
+        A consumer that renews its leases gets a shorter lease with its next renewal, and has the longer one until then.
         """
         lease = self._status.config.lease or inf
         return now + (lease if consumer is None else max(lease, consumer.lease))

@@ -1,10 +1,9 @@
-"""What a channel has read and is not done with: in flight, to be handed out again, waiting for its time, or dying.
+"""The held messages of a channel: in flight, due for redelivery, delayed, or moving to the dead-letter topic.
 
-In a channel with `order_by`, messages with the same key form a line: only the first of a line is delivered, the others are
-behind it until it is done. Each of them is a run of its own.
-
-A machine for `channels`, without a clock. All of it is in runs of consecutive offsets with the same fate, sorted by offset;
-a run is cut when only a part of it meets another one. What is below the end of the last run and in none is done.
+This is a machine without a clock, used by `state.channel`. Held messages are in runs of consecutive offsets with the same state,
+sorted by offset; a run is split when only a part of it changes. Every message below the end of the last run that is in no run is
+done. In a channel with `order_by`, messages with the same key form a line: only the first one is delivered, and the others are
+behind it until it is done. Each of them is its own run.
 """
 
 import heapq
@@ -20,14 +19,16 @@ from busway.broker.channels.state.consumers import Consumer, Take
 
 
 class Phase(Enum):
+    """The state of a run."""
+
     FLIGHT = 1
-    """Handed out to its holder until its lease ends."""
+    """In flight at its holder until its lease ends."""
     AGAIN = 2
-    """To be handed out as soon as somebody has room."""
+    """Due for redelivery as soon as a consumer has room."""
     LATER = 3
-    """Not before a time: it was published or given back with a delay."""
+    """Delayed until a time, by a backoff or a negative acknowledgement."""
     DYING = 4
-    """On its way to the dead-letter topic."""
+    """Being moved to the dead-letter topic."""
     BEHIND = 5
     """Behind another message with the same key."""
 
@@ -37,29 +38,32 @@ FLIGHT, AGAIN, LATER, DYING, BEHIND = Phase
 
 @dataclass(slots=True, eq=False)
 class Run:
+    """Consecutive messages with the same state."""
+
     start: int
     end: int
     phase: Phase
     holder: Consumer | None
     deliveries: int
     until: float
-    """When its lease or its waiting ends."""
+    """The time at which the lease or the delay ends."""
     alarm: float = inf
-    """Its valid place among the alarms."""
+    """The time of the run's valid entry among the alarms."""
     over: bool = False
     failure: Failure | None = None
-    """Why its last delivery failed."""
+    """Why the last delivery failed."""
     first: float = 0.0
+    """The time of the first delivery, as far as it is known."""
     last: float = 0.0
-    """When it was delivered first, as far as that is known, and last."""
+    """The time of the last delivery."""
     lapsed: bool = False
-    """Renewals of its holder do not extend its lease."""
+    """Whether renewals of the holder do not extend the lease."""
     key: int | None = None
-    """Of the line that it is in."""
+    """The key of the run's line."""
 
 
 class InFlight:
-    """All runs of a channel, which of them are due again, and when something becomes due."""
+    """All runs of a channel, with the redeliveries and the alarms."""
 
     def __init__(self) -> None:
         self.clear()
@@ -68,15 +72,16 @@ class InFlight:
         """Forget everything."""
         self._starts: list[int] = []
         self._runs: list[Run] = []
-        # Sorted by where they began when they came here. One whose beginning was done since keeps its place: nothing lies there.
+        # Sorted by the start that a run had when it was queued. If its first messages were done later, the order stays valid.
         self._again: list[tuple[int, int, Run]] = []
         self._alarms: list[tuple[float, int, Run | Take]] = []
         self._serial = 0
         self._lines: dict[int, deque[Run]] = {}
-        """By key, in order; those that are over leave when they come to the front."""
+        """The lines by key, each in order. Runs that are over are removed when they come to the front."""
         self._tidy = 256
+        """The number of alarms at which invalid ones are removed."""
         self.due = 0
-        """How many messages are to be handed out again."""
+        """The number of messages that are due for redelivery."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -86,7 +91,7 @@ class InFlight:
 
     @property
     def first(self) -> int | None:
-        """The lowest offset."""
+        """The lowest held offset."""
         return self._starts[0] if self._starts else None
 
     def add(
@@ -112,9 +117,9 @@ class InFlight:
         return run
 
     def put_back(self, start: int, end: int, key: int | None = None) -> None:
-        """Messages that were done are to be handed out as if for the first time. None of them is here.
+        """Add messages that were done, to be delivered as if for the first time. None of them may be held.
 
-        With a key it is one message. It comes after the first of its line, which may be in flight, and before later ones.
+        With a key it is one message. It comes after the first one of its line, which may be in flight, and before later ones.
         """
         index = bisect_left(self._starts, start)
         run = Run(start, end, AGAIN, None, 0, inf, key=key)
@@ -122,7 +127,7 @@ class InFlight:
         self._runs.insert(index, run)
         if key is not None and (line := self._lines.setdefault(key, deque())):
             run.phase = BEHIND
-            line.insert(bisect_left(line, start, lo=1, key=lambda one: one.start), run)
+            line.insert(bisect_left(line, start, lo=1, key=lambda run: run.start), run)
             return
         if key is not None:
             self._lines[key].append(run)
@@ -133,13 +138,13 @@ class InFlight:
         """Whether a message with this key is held, so that the next one has to be behind it."""
         return key in self._lines
 
-    # Which ones are meant.
+    # Selection.
 
     def pick(self, start: int, end: int, phase: Phase, holder: Consumer | None) -> tuple[list[Run], int]:
-        """The runs of this phase and holder, cut so that they don't reach out of [start, end); how many others are in flight."""
+        """The runs of this phase and holder, split at the borders of [start, end), and how many others are in flight."""
         index = self._index(start)
         picked: list[Run] = []
-        elsewhere = 0
+        others = 0
         while index < len(self._starts) and self._starts[index] < end:
             run = self._runs[index]
             if run.phase is phase and run.holder is holder:
@@ -150,26 +155,26 @@ class InFlight:
                     self._split(index, end)
                 picked.append(run)
             elif run.phase is FLIGHT:
-                elsewhere += min(run.end, end) - max(run.start, start)
+                others += min(run.end, end) - max(run.start, start)
             index += 1
-        return picked, elsewhere
+        return picked, others
 
     def finish(
         self, start: int, end: int, holder: Consumer | None, pieces: list[tuple[int, int]]
     ) -> tuple[int, int, int]:
-        """Take out what its holder has in flight and what waits after a delivery; how many of each, and how many others have.
+        """Remove messages that the holder has in flight, and those that wait after a delivery; they are added to `pieces`.
 
-        What was taken out is added to `pieces`.
+        Returns how many of each were removed, and how many are in flight at other consumers.
         """
         starts, runs = self._starts, self._runs
         index = self._index(start)
-        freed = waited = elsewhere = 0
+        freed = waited = others = 0
         while index < len(starts) and starts[index] < end:
             run = runs[index]
             low, high = max(run.start, start), min(run.end, end)
             if run.phase is FLIGHT:
                 if run.holder is not holder or holder is None:
-                    elsewhere += high - low
+                    others += high - low
                     index += 1
                     continue
                 freed += high - low
@@ -192,7 +197,7 @@ class InFlight:
             else:
                 self._end(run)
                 last = index + 1
-                # Its like behind it go with it, so that many small ones cost one deletion.
+                # Remove following runs of the same kind together, so that many small ones cost one deletion.
                 while last < len(starts) and runs[last].end <= end:
                     run = runs[last]
                     if run.phase is not FLIGHT or run.holder is not holder or holder is None:
@@ -202,7 +207,7 @@ class InFlight:
                     self._end(run)
                     last += 1
                 del starts[index:last], runs[index:last]
-        return freed, waited, elsewhere
+        return freed, waited, others
 
     def remove(self, run: Run) -> None:
         index = bisect_left(self._starts, run.start)
@@ -211,7 +216,7 @@ class InFlight:
         self._gone(run)
 
     def cut_below(self, offset: int) -> list[Run]:
-        """Take out everything below an offset."""
+        """Remove everything below an offset."""
         last = bisect_left(self._starts, offset)
         if last and self._runs[last - 1].end > offset:
             self._split(last - 1, offset)
@@ -222,7 +227,7 @@ class InFlight:
         return gone
 
     def cut_out(self, start: int, end: int) -> list[Run]:
-        """Take out everything in [start, end), whatever its phase."""
+        """Remove everything in [start, end), in any phase."""
         index = self._index(start)
         if index < len(self._starts) and self._starts[index] < start:
             self._split(index, start)
@@ -237,7 +242,7 @@ class InFlight:
         return gone
 
     def delivered(self, start: int, end: int, times: int) -> None:
-        """Everything in [start, end) was handed out so often, at least."""
+        """Raise the number of deliveries of everything in [start, end) to at least `times`."""
         index = self._index(start)
         while index < len(self._starts) and self._starts[index] < end:
             run = self._runs[index]
@@ -250,17 +255,17 @@ class InFlight:
             index += 1
 
     def around(self, offset: int, floor: int, cursor: int) -> tuple[int, int]:
-        """The run of offsets around one that is done in which all are done."""
+        """The range of done offsets around an offset that is done."""
         index = bisect_right(self._starts, offset)
         return (
             self._runs[index - 1].end if index else floor,
             self._starts[index] if index < len(self._starts) else cursor,
         )
 
-    # What becomes of them.
+    # Changes of phase.
 
     def again(self, run: Run) -> None:
-        """It is to be handed out as soon as possible."""
+        """Redeliver a run as soon as possible."""
         run.phase, run.holder, run.until, run.alarm, run.lapsed = AGAIN, None, inf, inf, False
         self.due += run.end - run.start
         self._queue(run)
@@ -270,7 +275,7 @@ class InFlight:
         self.wake(run)
 
     def extend(self, run: Run, until: float) -> None:
-        """Its lease ends later."""
+        """Extend the lease of a run."""
         run.until = until
         if until != inf:
             self.wake(run)
@@ -281,7 +286,7 @@ class InFlight:
             self.wake(run)
 
     def next_due(self, most: int) -> Run:
-        """The lowest of those that are due, cut if it is longer than this. The caller gives it another phase."""
+        """The lowest due run, split if it is longer than `most`. The caller changes its phase."""
         while (run := heapq.heappop(self._again)[2]).over:
             pass
         if run.end - run.start > most:
@@ -289,42 +294,42 @@ class InFlight:
         self.due -= run.end - run.start
         return run
 
-    # When something is due.
+    # Alarms.
 
     def wake(self, item: Run | Take) -> None:
         item.alarm = item.until
         self._serial += 1
         heapq.heappush(self._alarms, (item.alarm, self._serial, item))
-        # Most are done long before their time: without this a long lease would keep them all in memory.
+        # Most runs are done long before their time: without this, long leases would keep them all in memory.
         if len(self._alarms) > self._tidy:
             self._alarms = [one for one in self._alarms if one[0] == one[2].alarm and not one[2].over]
             heapq.heapify(self._alarms)
             self._tidy = 256 + 4 * len(self._alarms)
 
     def ripe(self, now: float) -> Run | Take | None:
-        """The next one whose time has come."""
+        """Remove and return the next run or take whose time has come."""
         while (when := self.deadline()) is not None and when <= now:
             _, _, item = heapq.heappop(self._alarms)
             item.alarm = inf
             if item.until <= now:
                 return item
             if item.until != inf:
-                self.wake(item)  # it was given more time
+                self.wake(item)  # its time was extended
         return None
 
     def deadline(self) -> float | None:
-        """When ripe() has something to do."""
+        """The time at which ripe() returns the next item."""
         while self._alarms and (self._alarms[0][2].over or self._alarms[0][0] != self._alarms[0][2].alarm):
             heapq.heappop(self._alarms)
         return self._alarms[0][0] if self._alarms else None
 
     def _index(self, offset: int) -> int:
-        """Where the first run is that ends behind an offset."""
+        """The index of the first run that ends behind an offset."""
         index = bisect_right(self._starts, offset)
         return index - 1 if index and self._runs[index - 1].end > offset else index
 
     def _split(self, index: int, at: int) -> Run:
-        """Cut a run in two; the second one."""
+        """Split a run in two. Returns the second one."""
         run = self._runs[index]
         rest = Run(at, run.end, run.phase, run.holder, run.deliveries, run.until, lapsed=run.lapsed)
         rest.failure, rest.first, rest.last = run.failure, run.first, run.last
@@ -350,7 +355,7 @@ class InFlight:
         self._end(run)
 
     def _end(self, run: Run) -> None:
-        """A run is not held any more; the next one of its line is due."""
+        """End a run, and make the next one of its line due."""
         run.over = True
         if run.key is None:
             return

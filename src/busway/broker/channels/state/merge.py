@@ -1,4 +1,4 @@
-"""Merges what another broker did with a channel while this one was suspended, before this one delivers from it again."""
+"""Merges the progress that another broker made while this channel was suspended, before it is resumed."""
 
 from itertools import chain
 
@@ -12,7 +12,7 @@ from busway.broker.channels.state.status import Status
 
 
 class Merge:
-    """Takes in progress from elsewhere. Each method is called while the channel is suspended."""
+    """Merges progress into one channel. Each method is called while the channel is suspended."""
 
     def __init__(
         self, status: Status, in_flight: InFlight, backlog: Backlog, dispatch: Dispatch, reposition: Reposition
@@ -27,7 +27,7 @@ class Merge:
         """Add the progress of the same channel at another broker."""
         status, held, past = self._status, self._in_flight, self._backlog.past
         if state.epoch < status.epoch:
-            return []  # the channel was moved here since, which the other broker did not learn
+            return []  # the channel was moved here, and the other broker did not know that
         out: list[Action] = []
         if state.epoch > status.epoch:
             self._reposition.move(state.epoch, state.begin)
@@ -58,10 +58,10 @@ class Merge:
         return out
 
     def unite(self, state: ChannelState) -> list[Action]:
-        """Join with another channel of the same name that was created independently.
+        """Merge with another channel of the same name that was created independently.
 
-        The united channel begins where the earlier of both does, and is done with what either is done with. Their epochs were
-        counted independently and can't be compared.
+        The merged channel begins at the lower start position of both, and is done with all messages that either is done with.
+        Their epochs were counted independently and can't be compared.
         """
         status = self._status
         state, past = state.copy(), self._backlog.past
@@ -81,9 +81,9 @@ class Merge:
         return self.absorb(state)
 
     def recover(self, state: ChannelState) -> list[Action]:
-        """The progress here was lost and the channel was created anew: return to where the other broker knows it to be.
+        """Restore the progress that the other broker has recorded, after it was lost here and the channel was created anew.
 
-        What was done here since stays done.
+        Messages that were done here since then stay done.
         """
         status, past = self._status, self._backlog.past
         if status.moved:

@@ -1,8 +1,8 @@
-"""How far a channel has come: the entries of its journal, and the state that they add up to.
+"""The progress of a channel: the entries of its journal, and the state that they add up to.
 
-Values and one rule, apply(). Everything that must survive a crash is an entry; `channels` makes them, `journal` stores them.
-Each entry says as much as the ones before it of the same kind can have lost: a position carries the floor, and the epoch that
-changes whenever a channel goes to another place, so a damaged entry costs a repetition, never a message.
+Values and one rule, apply(). Everything that must survive a crash is an entry; `state.channel` creates entries, and `journal`
+stores them. Each entry repeats the floor and the epoch, which changes whenever a channel moves to another position. So a damaged
+entry can cause a redelivery, but never a lost message.
 """
 
 import math
@@ -21,28 +21,30 @@ Span: TypeAlias = tuple[Offset, Offset]
 """Consecutive offsets: the first one, and how many."""
 
 LONGEST: Final = 1e10
+"""The limit of `lease`, in seconds."""
 MOST: Final = 2**31 - 1
+"""The highest `max_deliveries`."""
 _LONGEST_NAME: Final = 256
 _PART: Final = 1000
 """The most spans in one entry of a snapshot, so that one damaged record costs little."""
 
 
 class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the user has set for a channel."""
+    """The settings of a channel."""
 
     lease: float = 30.0
-    """Seconds after which what was handed out and not acknowledged is handed out again; 0: never, while its consumer lives."""
+    """Seconds until an unacknowledged message is redelivered; 0: only when its consumer leaves."""
     max_deliveries: int = 5
     """After so many deliveries without an acknowledgement a message is moved to the dead-letter topic; 0: never."""
     dead_letter: str = "dead/{stream}/{channel}"
     topic: str = "**"
     where: bytes = b""
-    """Rules, as they are on the wire."""
+    """Rules in their wire format."""
     exclusive: bool = False
     delete_on_leave: bool = False
     paused: bool = False
     backoff: Delays = USUAL
-    """Seconds until a message is redelivered that failed."""
+    """Seconds until a failed message is redelivered."""
     order_by: str = ""
     """`topic`, or the field whose value is the key: messages with the same key are delivered one after the other."""
 
@@ -69,7 +71,7 @@ USUAL_SETTINGS: Final = {name: getattr(ChannelConfig(), name) for name in Channe
 
 
 class Created(msgspec.Struct, frozen=True, array_like=True, tag="new"):
-    """A channel, and what it reads first. The epoch of one that is made again is higher than before."""
+    """A channel was created. The epoch is higher than that of an earlier channel with the same name."""
 
     channel: str
     epoch: Offset
@@ -77,10 +79,12 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="new"):
     config: ChannelConfig | None
     """None if the entry that had it was damaged."""
     begin: Offset | None = None
-    """Where the channel began, or was put to: of what lies before nobody has said that it is done. None: at the floor."""
+    """The offset at which the channel began, or to which it was moved. No earlier message was acknowledged. None: the floor."""
 
 
 class Configured(msgspec.Struct, frozen=True, array_like=True, tag="set"):
+    """The settings of a channel were changed."""
+
     channel: str
     config: ChannelConfig
 
@@ -95,7 +99,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
 
 
 class Delivered(msgspec.Struct, frozen=True, array_like=True, tag="gave"):
-    """How often these have been handed out."""
+    """The number of deliveries of these messages."""
 
     channel: str
     epoch: Offset
@@ -104,7 +108,7 @@ class Delivered(msgspec.Struct, frozen=True, array_like=True, tag="gave"):
 
 
 class Sought(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
-    """The channel was put to this offset: below it everything is done, from it on nothing."""
+    """The channel was moved to this offset: all messages below it are done, and none from it on."""
 
     channel: str
     epoch: Offset
@@ -112,9 +116,9 @@ class Sought(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
 
 
 class Redriven(msgspec.Struct, frozen=True, array_like=True, tag="back"):
-    """Dead letters of these messages were sent back: the messages are not done from this epoch on, everything else is as before.
+    """Dead letters of these messages were sent back: the messages are open from this epoch on, and no others change.
 
-    In a snapshot, whose epoch is at least this one, it only says that they were sent back.
+    In a snapshot, whose epoch is at least this one, the entry only records that the letters were sent back.
     """
 
     channel: str
@@ -129,12 +133,14 @@ class Lost(msgspec.Struct, frozen=True, array_like=True, tag="lost"):
     epoch: Offset
     floor: Offset
     lost: Offset
-    """Since the channel was made."""
+    """The number of lost messages since the channel was created."""
     told: Offset
-    """Of how many of them consumers were told."""
+    """The number of lost messages that were reported to consumers."""
 
 
 class Deleted(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
+    """The channel was removed."""
+
     channel: str
 
 
@@ -142,39 +148,39 @@ Entry: TypeAlias = Created | Configured | Done | Delivered | Sought | Redriven |
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, tag="here"):
-    """Which journal it is, and where in it. It says nothing of channels; see `lineage`."""
+    """The identity of the journal and a position in it, independent of channels; see `journal_identity`."""
 
     journal: Annotated[str, msgspec.Meta(max_length=64)]
     life: Offset
-    """It has another one each time it is opened."""
+    """The number of the life of the journal. Each opening begins a new one."""
     count: Offset
-    """Entries of this life before the stamp."""
+    """The number of entries of this life before the stamp."""
     ends: Annotated[tuple[tuple[Offset, Offset], ...], msgspec.Meta(max_length=1000)] = ()
-    """Lives before, and how many entries were found of each."""
+    """Earlier lives, with the number of entries that were found of each."""
     young: bool = False
-    """There may have been another journal in its place, which is lost."""
+    """Whether an earlier journal, which is lost, may have been in its place."""
 
 
 @dataclass(slots=True)
 class ChannelState:
-    """Where a channel stands."""
+    """The progress of a channel as recorded in its journal."""
 
     channel: str
     config: ChannelConfig | None
     epoch: int
     floor: int
     done: Intervals = field(default_factory=Intervals)
-    """What is done above the floor."""
+    """The messages above the floor that are done."""
     deliveries: Intervals = field(default_factory=Intervals)
-    """How often what is not done was handed out, as far as that was noted."""
+    """The recorded number of deliveries of messages that are not done."""
     begin: int = -1
-    """Where it began, or was put to; -1 stands for the floor when it is made."""
+    """The offset at which the channel began, or to which it was moved; -1 is replaced by the floor."""
     redriven: Intervals = field(default_factory=Intervals)
-    """The epoch that began when a dead letter of a message was last sent back."""
+    """By message: the epoch that began when its dead letter was last sent back."""
     lost: int = 0
     """Messages that the stream has removed before they were acknowledged."""
     told: int = 0
-    """Of how many of them consumers were told."""
+    """The number of lost messages that were reported to consumers."""
 
     def __post_init__(self) -> None:
         if self.begin < 0:
@@ -182,17 +188,17 @@ class ChannelState:
 
     def copy(self) -> "ChannelState":
         done, deliveries, redriven = self.done.copy(), self.deliveries.copy(), self.redriven.copy()
-        place = self.epoch, self.floor, done, deliveries, self.begin, redriven
-        return ChannelState(self.channel, self.config, *place, self.lost, self.told)
+        position = self.epoch, self.floor, done, deliveries, self.begin, redriven
+        return ChannelState(self.channel, self.config, *position, self.lost, self.told)
 
     def move(self, epoch: int, floor: int) -> None:
-        """Begin anew at an offset."""
+        """Move to an offset, and forget all progress."""
         self.epoch, self.floor, self.begin = epoch, floor, floor
         self.done.clear()
         self.deliveries.clear()
 
     def redrive(self, epoch: int, spans: Iterable[Span]) -> None:
-        """These are not done from this epoch on, and were not delivered yet; everything else stays as it is."""
+        """Make these messages open and undelivered from this epoch on. No others change."""
         spans = list(spans)
         low = min((start for start, _ in spans), default=self.floor)
         if low < self.floor:
@@ -205,7 +211,7 @@ class ChannelState:
         self.raise_floor(self.done.beyond(self.floor))
 
     def sent_back(self, epoch: int, spans: Iterable[Span]) -> None:
-        """Dead letters of these were sent back."""
+        """Record that dead letters of these messages were sent back."""
         for start, count in spans:
             for at, end, before in list(self.redriven.pieces(start, start + count)):
                 self.redriven.put(at, end, max(before, epoch))
@@ -217,11 +223,11 @@ class ChannelState:
 
     @property
     def last(self) -> int:
-        """Behind all that is known of it."""
+        """The offset behind all recorded progress."""
         return max(chain((self.floor,), (end for _, end, _ in chain(self.done, self.deliveries))))
 
     def cut(self, end: int) -> None:
-        """Forget what lies behind the end of the stream. Other messages come there, so it is another place then."""
+        """Forget progress behind the end of the stream. Other messages get those offsets, so a new epoch begins."""
         if (last := self.last) <= end:
             return
         self.epoch += 1
@@ -230,7 +236,7 @@ class ChannelState:
         self.deliveries.put(end, last, 0)
 
     def entries(self) -> Iterator[Entry]:
-        """The fewest entries that make this state."""
+        """The fewest entries that result in this state."""
         yield Created(self.channel, self.epoch, self.floor, self.config, self.begin)
         spans = ((start, end - start) for start, end, _ in self.done)
         while part := tuple(islice(spans, _PART)):
@@ -257,7 +263,7 @@ States: TypeAlias = dict[str, ChannelState]
 
 
 def apply(states: States, entry: Entry | Stamp) -> None:
-    """What the channels are after one more entry. One that is about a place that was left since says nothing."""
+    """Update the states by one more entry. An entry of an earlier epoch changes nothing."""
     if isinstance(entry, Stamp):
         return
     if isinstance(entry, Deleted):
@@ -269,7 +275,7 @@ def apply(states: States, entry: Entry | Stamp) -> None:
         return
     state = states.get(entry.channel)
     if state is None:
-        # The entry that made it was damaged. Where it stands is worth more than how it was set.
+        # The entry that created it was damaged. Its progress is restored without its settings.
         state = states[entry.channel] = ChannelState(entry.channel, None, 0, 0)
     if isinstance(entry, Configured):
         state.config = entry.config
@@ -278,7 +284,7 @@ def apply(states: States, entry: Entry | Stamp) -> None:
             state.move(entry.epoch, entry.offset)
     elif isinstance(entry, Done):
         if entry.epoch > state.epoch:
-            state.move(entry.epoch, entry.floor)  # the entry that told of the move was damaged
+            state.move(entry.epoch, entry.floor)  # the entry that recorded the move was damaged
         if entry.epoch == state.epoch:
             state.raise_floor(entry.floor)
             for start, count in entry.spans:

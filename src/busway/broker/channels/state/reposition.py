@@ -15,7 +15,7 @@ from busway.common.intervals import Intervals
 from busway.errors import Code, LimitExceeded
 
 REDRIVEN: Final = 100_000
-"""The most separate runs of redriven messages that a channel remembers, and that it may hold while it redrives."""
+"""The most separate runs of redriven messages that a channel records, and that it may hold while it redrives."""
 
 
 class Reposition:
@@ -31,7 +31,7 @@ class Reposition:
         self._dispatch = dispatch
 
     def seek(self, offset: int) -> list[Action]:
-        """Go to an offset: it and all behind it are delivered, whatever was acknowledged; nothing before it is."""
+        """Move to an offset: all messages from it on are delivered, acknowledged or not, and none before it."""
         status = self._status
         if not status.first <= offset <= status.safe:
             raise SeekFailed(f"offset {offset} is not in the stream, which has {status.first} to {status.safe}")
@@ -40,26 +40,26 @@ class Reposition:
         return [Write(Sought(status.name, status.epoch, offset))]
 
     def move(self, epoch: int, offset: int) -> None:
-        """Forget what is held, and begin at an offset in another epoch."""
+        """Forget all held messages, and begin at an offset in another epoch."""
         self.begin_anew()
         self._status.epoch = epoch
         self._backlog.past.move(epoch, offset)
         self._backlog.again(offset)
-        self._status.noted = offset
+        self._status.recorded = offset
 
     def begin_anew(self) -> None:
-        """No message is held and no consumer has any; takes go on waiting."""
+        """Forget all held messages. Takes continue to wait."""
         held = self._in_flight
         held.clear()
-        for one in self._consumers:
-            one.in_flight = 0
-            self._consumers.rate(one)
-            for take in one.takes:
+        for consumer in self._consumers:
+            consumer.in_flight = 0
+            self._consumers.rate(consumer)
+            for take in consumer.takes:
                 if take.alarm != inf:
                     held.wake(take)
 
     def rewind(self, end: int) -> list[Action]:
-        """The stream ends before the cursor since it lost its end: other messages will come there."""
+        """Move back to the end of a stream that has lost its end. Other messages will get the offsets behind it."""
         status, past, held = self._status, self._backlog.past, self._in_flight
         if (last := past.last) <= end:
             return []
@@ -87,15 +87,15 @@ class Reposition:
             state.deliveries.put(max(start, cursor), min(upto, end), count)
         past.raise_floor(past.done.beyond(cursor))
         state.raise_floor(state.done.beyond(state.floor))
-        past.begin = state.begin = status.noted = state.floor
+        past.begin = state.begin = status.recorded = state.floor
         self._backlog.again(past.floor)
         return [Rewound(last, end), *map(Write, state.entries())]
 
     def redrive(self, letters: Iterable[tuple[int, int]], keys: Mapping[int, int | None] | None = None) -> list[Action]:
-        """Deliver messages again whose dead letters are sent back: each letter is an offset and the epoch in which it was made.
+        """Deliver messages again whose dead letters are sent back. Each letter is an offset and the epoch of its creation.
 
-        With `order_by` the keys of their messages are given, too. A letter that was sent back before is left out, so nothing
-        comes twice. A message that is not done comes anyway.
+        With `order_by` the caller gives the keys of the messages, too. A letter that was sent back before is skipped, so no
+        message is delivered twice. A message that is not done is delivered anyway.
         """
         status, past, held, cursor = self._status, self._backlog.past, self._in_flight, self._backlog.cursor
         sent = Intervals()
@@ -103,7 +103,7 @@ class Reposition:
             if status.first <= offset < status.safe and not self.was_redriven(offset, epoch):
                 sent.put(offset, offset + 1)
         for run in held:
-            if run.phase is DYING:  # it becomes a letter, and that is sent back later
+            if run.phase is DYING:  # it becomes another letter, which can be sent back later
                 sent.put(run.start, run.end, 0)
         if not sent:
             return []
@@ -129,21 +129,21 @@ class Reposition:
         past.sent_back(status.epoch, spans)
         if ahead:
             self._backlog.again(cursor)
-        status.noted = min(status.noted, self._dispatch.floor)
+        status.recorded = min(status.recorded, self._dispatch.floor)
         return [Write(Redriven(status.name, status.epoch, spans))]
 
     def was_redriven(self, offset: int, epoch: int) -> bool:
-        """Whether the dead letter of a message that was made in this epoch was sent back."""
+        """Whether the dead letter that a message got in this epoch was sent back."""
         return next(self._backlog.past.redriven.pieces(offset, offset + 1))[2] > epoch
 
     def read_again(self) -> None:
-        """Forget what is held and read it again from the stream, since `order_by` changed: the keys are others, or none."""
+        """Forget all held messages, and read them again from the stream with the keys of a changed `order_by`."""
         status, past, held = self._status, self._backlog.past, self._in_flight
         busy = sum(run.end - run.start for run in held if run.phase in {FLIGHT, DYING})
         if busy:
             raise NotIdle(
                 f"the channel {status.name!r} has {busy} messages in flight, so order_by can't be changed: "
-                "stop its consumers first, or make another channel"
+                "stop its consumers first, or create another channel"
             )
         floor = begin = past.floor = self._dispatch.floor
         for run in held:
@@ -155,7 +155,10 @@ class Reposition:
         self._backlog.again(floor)
 
     def add_done(self, state: ChannelState, begin: int, end: float = inf) -> None:
-        """Add to a state what is done here between two offsets: what lies between held messages, and what was done ahead of the cursor."""
+        """Add to a state the messages between two offsets that are done here.
+
+        These are all messages between held ones, and those ahead of the cursor that were done before.
+        """
         cursor = int(min(self._backlog.cursor, end))
         for run in self._in_flight:
             state.done.put(begin, run.start)

@@ -1,4 +1,4 @@
-"""What the parts of a channel's machine know in common: its settings, where it stands, and its counters."""
+"""The status that all parts of a channel's machine share: settings, epoch and counters."""
 
 from dataclasses import dataclass
 
@@ -13,20 +13,20 @@ class Status:
     config: ChannelConfig
     epoch: int
     """Changes whenever the channel moves to another position."""
-    noted: int
-    """The floor that the journal has."""
+    recorded: int
+    """The floor in the journal."""
     lost: int
     """Messages that the stream removed before they were acknowledged."""
     lost_reported: int
-    """How many of these consumers were told of."""
+    """The number of lost messages that were reported to consumers."""
     first: int = 0
     """The first offset that the stream still has."""
     safe: int = 0
     """Messages below this offset may be delivered."""
     suspended: bool = False
-    """Another broker delivers from the channel."""
+    """Whether another broker delivers from the channel."""
     moved: bool = False
-    """A consumer or operator moved it to another position since it was opened."""
+    """Whether a consumer or an operator has moved the channel since it was opened."""
     redelivered: int = 0
     dead: int = 0
     late: int = 0
