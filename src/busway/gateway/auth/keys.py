@@ -1,6 +1,6 @@
 """Keys of the JSON door: loads them from a file or the environment, reloads changed files, and checks requests.
 
-The door's guard calls `Keyring`. A driver over grants.py, signing.py and replay_guard.py. The file is TOML::
+The door's guard calls `Keyring`. A driver over grants.py, signatures.py and replay_guard.py. The file is TOML::
 
     window = 300                      # seconds; optional, for keys without a window of their own
 

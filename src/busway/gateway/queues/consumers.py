@@ -103,7 +103,7 @@ class QueueConsumer:
 
     @property
     def transient(self) -> bool:
-        """Whether it must close when unused: it holds messages for other consumers, or its channel is of that kind."""
+        """Whether it closes as soon as it is unused: it holds messages, or its channel is exclusive or temporary."""
         return bool(self._held) or bool(self.queue.channel_mask(self.name) & (DELETE_ON_EXIT | EXCLUSIVE))
 
     # Subscribers.

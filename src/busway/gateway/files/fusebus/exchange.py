@@ -97,7 +97,7 @@ class Exchange:
     # Clients.
 
     def open(self) -> Client:
-        """Add a client with the lowest free number, which begins with the oldest message. May raise OSError."""
+        """Add a client with the lowest free number; it begins with the oldest message. Raises OSError at the limit."""
         if len(self.clients) >= self._settings.clients:
             raise OSError(ENFILE, f"too many clients: the limit is {self._settings.clients}")
         number = heappop(self._free) if self._free else len(self.clients)
