@@ -1,8 +1,8 @@
 """The inbox reader: takes messages out of the native inbox of a subscription or channel, one by one or in batches.
 
-Subscriptions and channels own an InboxReader and delegate recv(), take(), batches() and iteration to it.
-The current batch belongs to the reader, not to a consumer. So leaving a loop or cancelling a recv() loses no message, and
-several consumers of one reader share its messages.
+Subscriptions and channels own an InboxReader and delegate recv(), take(), batches() and iteration to it. The current
+batch belongs to the reader, not to a consumer. So leaving a loop or cancelling a recv() loses no message, and several
+consumers of one reader share its messages.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _BATCH: Final = 1024
 
 
 class Sift(Protocol):
-    """Removes messages from batches. `number` is the position of a batch's first message among all that have arrived."""
+    """Removes messages from batches. `number` tells how many messages had arrived before the first one of a batch."""
 
     def iterate(self, batch: list[Message], number: int) -> Iterator[Message]:
         """Iterate over the remaining messages. Each is checked when it is requested."""
