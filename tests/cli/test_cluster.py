@@ -60,7 +60,7 @@ async def test_one_of_each(shell):
     ):
         assert "interest 1 subscription or service" in await summary(shell, west)
         assert (await findings(shell, west))["cluster"]["text"] == "shop, 1 node"
-        west._hub.peers.members.conflicts = 1
+        west._hub.peers.members.reports.conflicts = 1
         assert (await findings(shell, west))["cluster"]["text"] == "shop, 1 node; 1 conflict"
 
 
@@ -72,11 +72,11 @@ async def test_a_mirror_that_is_started_again_without_its_node(shell, tmp_path, 
             await bus.publish("t", b"1", durable=True)
             await until(lambda: west._hub.peers.streams.mirrored)
             await until(
-                lambda: all(one["behind"] == 0 for one in west._hub.peers.members.mirroring.figures()["mirrors"])
+                lambda: all(one["behind"] == 0 for one in west._hub.peers.members.replication.figures()["mirrors"])
             )
         guid = west.guid
     async with node(tmp_path, "east", mirror_of="west") as east:
-        await until(lambda: east._hub.peers.members.mirroring.copying._report_missing_at is None)
+        await until(lambda: east._hub.peers.members.replication.copying._report_missing_at is None)
         assert f"mirror of {guid[:8]}, not linked, backlog unknown" in await summary(shell, east)
         assert (await findings(shell, east))["cluster"]["text"] == "shop, 1 node"
     assert "no node with that name" not in caplog.text
@@ -167,9 +167,9 @@ async def test_mirrors(shell, tmp_path):
         )
         told = (await findings(shell, south))["cluster"]
         assert (told["state"], told["text"]) == ("warn", "shop, 3 nodes; no mirror has the stream orders")
-        await until(lambda: east._hub.peers.members.turns._heir.ready(west.guid))
+        await until(lambda: east._hub.peers.members.ownership._heir.ready(west.guid))
         await west.stop()
-        await until(lambda: east._hub.peers.members.turns.takeovers == 1)
+        await until(lambda: east._hub.peers.members.ownership.takeovers == 1)
         lines = await summary(shell, east)
         assert "mirror of west, not linked, backlog unknown" in lines
         assert "delivers for west" in lines
@@ -248,10 +248,10 @@ async def test_why_a_mirror_is_behind(shell, tmp_path, monkeypatch):
             monkeypatch.setattr("busway.cluster.replication.copies.free", lambda folder: 1000)
             async with west.connect() as bus:
                 await bus.publish("t", b"1", durable=True)
-            await until(lambda: east._hub.peers.members.mirroring.copying.troubles > 0)
+            await until(lambda: east._hub.peers.members.replication.copying.troubles > 0)
             why = "can't be mirrored: the disk of the mirror is too full: 0.0 MiB are free, of which 64 MiB are reserved for others"
             await until(
-                lambda: west._hub.peers.members.mirroring.figures()["mirrors"][0]["streams"]["default"]["trouble"]
+                lambda: west._hub.peers.members.replication.figures()["mirrors"][0]["streams"]["default"]["trouble"]
             )
             assert f"its mirror east: default {why}" in (await findings(shell, west))["cluster"]["text"]
             assert f"as a mirror: default {why}" in (await findings(shell, east))["cluster"]["text"]
@@ -280,7 +280,7 @@ async def test_what_is_wrong_with_mirrors(shell, tmp_path):
                 await there.create_stream("orders", ["orders/**"])
                 async with there.channel("orders", "work", window=1):
                     await there.publish("orders/1", b"1", durable=True)
-                    await until(lambda: east._hub.peers.members.turns._heir.ready(west.guid))
+                    await until(lambda: east._hub.peers.members.ownership._heir.ready(west.guid))
             await south.stop()
             await west.stop()
             while (event := await happens.recv(timeout=60)).fields["kind"] != "copy_waits":
@@ -294,7 +294,7 @@ async def test_what_is_wrong_with_mirrors(shell, tmp_path):
             assert f"there are those of: {west.guid[:8]}" in done.notes
             done = await shell.run("cluster", "--take", "west", "--url", url)
             assert (done.code, done.out) == (0, b"")
-            await until(lambda: east._hub.peers.members.turns.takeovers == 1)
+            await until(lambda: east._hub.peers.members.ownership.takeovers == 1)
             assert "delivers for west" in await summary(shell, east)
 
 

@@ -224,13 +224,13 @@ async def test_many_that_wait_at_once_share_a_round(cluster):
     a, b = await cluster.several(2)
     client = await cluster.client(a)
     pings = []
-    ping = a._hub.peers.members._rounds._ping
+    ping = a._hub.peers.members._barrier._ping
 
     def counted(conn, token):
         pings.append(token)
         ping(conn, token)
 
-    a._hub.peers.members._rounds._ping = counted
+    a._hub.peers.members._barrier._ping = counted
     subscriptions = [client.subscribe(f"t/{number}", wait="cluster") for number in range(200)]
     await asyncio.gather(*(one.start() for one in subscriptions))
     assert 1 <= len(pings) < 50
@@ -259,7 +259,7 @@ async def test_a_node_that_dies_is_not_waited_for(cluster):
     waiting = asyncio.create_task(client.subscribe("t", wait="cluster").start())
 
     async def asked():
-        return bool(a._hub.peers.members._rounds._left)
+        return bool(a._hub.peers.members._barrier._left)
 
     await eventually(asked)
     assert not waiting.done()

@@ -244,7 +244,11 @@ async def test_two_that_began_at_once_are_told_and_each_serves_its_own(cluster, 
     await cluster.whole()
 
     async def told():
-        return a._hub.peers.members.conflicts >= 1 and b._hub.peers.members.conflicts >= 1 and c._hub.peers.members.conflicts >= 1
+        return (
+            a._hub.peers.members.reports.conflicts >= 1
+            and b._hub.peers.members.reports.conflicts >= 1
+            and c._hub.peers.members.reports.conflicts >= 1
+        )
 
     await eventually(told)
     assert "'sum' is served here and at node-1" in caplog.text

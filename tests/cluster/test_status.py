@@ -241,7 +241,7 @@ async def test_what_happens_to_mirrors_is_told(nodes, tmp_path):
         kept = await happened(events, "mirrored", stream="safe")
         assert kept.fields["cluster"] == "test"
         # What it can't copy is told by the node that is copied.
-        mirroring = a._hub.peers.members.mirroring
+        mirroring = a._hub.peers.members.replication
         ((conn, origin),) = mirroring._primaries.items()
         mirroring._answered(conn, Trouble(origin.streams["safe"].number, "no space left"))
         trouble = await happened(events, "mirror_trouble", stream="safe", guid=b.guid)
@@ -265,12 +265,12 @@ async def test_who_reads_too_slowly_is_told_what_it_misses(nodes):
             while a._hub.engine.pending(conn) <= OUTBOX // 2:
                 await publisher.publish("t", bytes(1 << 16), confirm=True)
         before = a.stats()["messages_dropped"]
-        a._hub.peers.members.seeing.tell("up", "who cares", node="x", guid="y")
+        a._hub.peers.members.status.tell("up", "who cares", node="x", guid="y")
         a._hub.flush()
         assert a.stats()["messages_dropped"] == before + 1
         slow._core.connection.transport.resume_reading()
         await until(lambda: events.missed == 1)
-        a._hub.peers.members.seeing.tell("up", "the next", node="x", guid="y")
+        a._hub.peers.members.status.tell("up", "the next", node="x", guid="y")
         a._hub.flush()
         message = await events.recv(timeout=PATIENCE)
         assert (message.text, message.missed) == ("the next", 1)

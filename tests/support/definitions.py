@@ -13,7 +13,7 @@ def channels(server, stream):
 
 
 def lacking(server):
-    return {(one["stream"], one["channel"]) for one in server._hub.peers.members.agreeing.figures()}
+    return {(one["stream"], one["channel"]) for one in server._hub.peers.members.agreement.figures()}
 
 
 async def settle(condition):

@@ -55,7 +55,7 @@ async def nodes(tmp_path):
 
 
 def mirroring(server):
-    return server._hub.peers.members.mirroring
+    return server._hub.peers.members.replication
 
 
 def streams(server):
@@ -92,7 +92,7 @@ async def follows(a, b):
 
 async def copied(a, b, count):
     async def has():
-        copies = b._hub.peers.members.mirroring.copies
+        copies = b._hub.peers.members.replication.copies
         return (a.guid, "default") in copies and copies[a.guid, "default"].safe >= count
 
     await eventually(has)

@@ -14,7 +14,7 @@ def crash(server):
     for session in list(server._hub.everyone):
         session.abort()
     server._kill()
-    copies = server._hub.peers.members.mirroring.copies.values()
+    copies = server._hub.peers.members.replication.copies.values()
     for stream in [*server._hub.streams.by_name.values(), *copies]:  # a process that ends lets go of them
         stream._stop_listening()
         stream.log.close()
@@ -30,7 +30,7 @@ def alone(*servers):
 
 
 def turns(server):
-    return server._hub.peers.members.turns
+    return server._hub.peers.members.ownership
 
 
 async def ready(mirror, *guids):

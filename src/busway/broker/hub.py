@@ -1,7 +1,7 @@
-"""What the engine hands back, and who deals with it: one table from the kind of event to a function.
+"""The hub of a broker: the engine, the sessions, the drivers, and the table that leads each event of the engine to its function.
 
-The hub owns the engine and knows the sessions by the engine's connection numbers. Nothing a client sends may raise
-through it: an unexpected error ends that client's connection, is logged with its traceback, and is counted.
+A session is known by the engine's number of its connection. Nothing that a client sends may raise through the hub: an
+unexpected error ends that client's connection, is logged with its traceback, and is counted.
 """
 
 import asyncio
@@ -47,12 +47,12 @@ log = logging.getLogger("busway.broker")
 Events = list[tuple[Any, ...]] | None
 
 _POOL: Final = 2 * MiB
-"""What the engine keeps of written buffers. This and the transport's own buffer count for the outbox limit, so that a stuck
-connection costs no more than it says."""
+"""Bytes of written buffers that the engine reuses. They and the transport's buffer count for the outbox limit, so a stuck
+connection costs no more than the limit."""
 
 
 class Hub:
-    """The engine and the sessions around it."""
+    """The engine, its sessions and the drivers of one broker."""
 
     def __init__(
         self,
@@ -91,27 +91,27 @@ class Hub:
         self.since = environment.time_ns()
         self.addresses: tuple[str, ...] = ()
         self.http: str | None = None
-        """Where HTTP clients are served, once that port is open."""
+        """The address of the HTTP port, when it is open."""
         self.sessions: dict[int, Session] = {}
         self.everyone: dict[Session, None] = {}
-        """In the order in which they came, so that they are told of the end in an order, too."""
+        """All sessions, in the order in which they came; their end is announced in the same order."""
         self.present: dict[int, Session] = {}
-        """By the clients' own session numbers: the connection that each has now."""
+        """The current connection of each client, by the client's own session number."""
         self.generations = Generations()
         self.clients = 0
         self.opened: Counter[str] = Counter()
-        """Connections that came, by their way."""
+        """Connections that were opened, by transport."""
         self.ended: Counter[tuple[str, str]] = Counter()
-        """Those that went, by their way and by why they did."""
+        """Connections that have ended, by transport and reason."""
         self.refused = 0
         self.faults = 0
         self.errors = 0
         self.doubtful = 0
-        """Messages that clients sent again here, and of which nobody could tell whether another broker has stored them."""
+        """Messages that clients sent again here although another broker may have stored them."""
         self.empty = asyncio.Event()
         self.empty.set()
         self.watched: set[int] = set()
-        """Numbers of the streams whose new records the cluster wants to hear of, with or without channels."""
+        """Numbers of the streams whose new records are reported to the cluster, with or without channels."""
         self.peers = ALONE if nodes is None else nodes(self)
         """The other brokers of its cluster. Each driver below gets the interface that it needs."""
         members = self.peers.members
@@ -162,7 +162,7 @@ class Hub:
         services.register(self.engine)
 
     def handle(self, events: Events) -> None:
-        """Deal with events until there are none, then end the connections that are done."""
+        """Handle events until there are none, then end the connections that were closed."""
         table = self._table
         while events:
             more: list[tuple[Any, ...]] = []
@@ -181,11 +181,11 @@ class Hub:
                 session.flushed()
 
     def flush(self) -> None:
-        """Write what was queued outside of handle(), and deal with what comes of it."""
+        """Write output that was queued outside of handle(), and handle the events that follow."""
         self.handle(self.engine.flush())
 
     def go_on(self, session: "Session") -> None:
-        """After a yield, unless the connection has ended meanwhile."""
+        """Continue after a yield, unless the connection has ended."""
         if self.sessions.get(session.conn) is session:
             session.resume()
             self.handle(self.engine.resume(session.conn))
@@ -201,7 +201,7 @@ class Hub:
             self.flush()
 
     def forget(self, conn: int) -> None:
-        """The engine is done with this connection; publishers it blocked go on, its requesters are answered."""
+        """A connection has ended: release the publishers that it blocked, and answer its requesters."""
         session = self.sessions.pop(conn, None)
         self.engine.disconnect(conn)
         self.retained.forget(conn)
@@ -217,16 +217,16 @@ class Hub:
         self.loop.call_soon(self.flush)
 
     def arrived(self, session: "Session") -> None:
-        """A client was let in; if it was here before, what it left is its own again."""
+        """A client was admitted. If it was here before, its posts are its own again."""
         self.present[session.session] = session
         self.retained.returned(session.session)
 
     def answer_when_known(self, conn: int, number: int, value: int) -> None:
-        """The RESULT of a SUBSCRIBE or SERVE, when every node knows of it."""
+        """Send the RESULT of a SUBSCRIBE or SERVE when every node knows of it."""
         session = self.sessions.get(conn)
 
         def known() -> None:
-            # Meanwhile another client may have the number of a connection that has ended.
+            # The number of a connection that has ended may belong to another client now.
             if session is not None and self.sessions.get(conn) is session:
                 self.engine.result(conn, number, Code.OK, value, "")
 
@@ -239,11 +239,11 @@ class Hub:
             self.empty.set()
 
     def ending(self, session: "Session") -> None:
-        """To be ended once the engine has flushed."""
+        """End a session once the engine has flushed."""
         self._ending.append(session)
 
     def unexpected(self, error: Exception, session: "Session | None", what: str) -> None:
-        """An error of ours, not of the client: told, counted, and confined to this connection."""
+        """An error of the broker, not of the client: log it, count it, and end this connection only."""
         self.errors += 1
         log.error("unexpected error in %s; the connection is closed", what, exc_info=error)
         if session is not None:
@@ -328,13 +328,13 @@ def _paused(hub: Hub, event: tuple[Any, ...]) -> Events:
 
 
 def _waits(hub: Hub, event: tuple[Any, ...]) -> Events:  # noqa: ARG001, one signature for the table
-    """What it publishes is set aside, for somebody is slow; how long that may last, time tells."""
+    """Publishes of this connection wait for a slow receiver; the clock ends that in time."""
     hub.clock.hurry()
     return None
 
 
 def _read(hub: Hub, event: tuple[Any, ...]) -> Events:
-    """It still has to wait, but only with its publishes."""
+    """Its publishes still wait, everything else is read again."""
     if session := hub.sessions.get(event[1]):
         session.resume()
     return None
@@ -349,7 +349,7 @@ def _resumed(hub: Hub, event: tuple[Any, ...]) -> Events:
 
 
 def _yielded(hub: Hub, event: tuple[Any, ...]) -> Events:
-    """What it asks for is much work: everybody else has a turn of the loop before it goes on."""
+    """Its frames cause much work: other connections get a turn of the loop first."""
     if session := hub.sessions.get(event[1]):
         session.pause()
         hub.loop.call_soon(hub.go_on, session)

@@ -1,10 +1,9 @@
-"""Wires a broker as a node of its cluster: makes the parts by constructor arguments, and reports links that come and go.
+"""Wires a broker as a node of its cluster: makes the parts by constructor arguments, and passes on what the hub asks and reports.
 
 The broker's hub makes the mesh and gets its five interfaces, `peers`. A part that needs another one which is made later gets
 a method of the mesh.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +27,7 @@ from busway.cluster.replication.channel_recovery import ChannelRecovery
 from busway.cluster.replication.known_mirrors import KnownMirrors
 from busway.cluster.replication.primary_driver import PrimaryDriver, send_to_mirror
 from busway.cluster.replication.replica_driver import ReplicaDriver
+from busway.cluster.reports import LinkReports
 from busway.cluster.retained.driver import RetainedDriver
 from busway.cluster.services import Services
 from busway.cluster.status import TRIP, ClusterStatus
@@ -42,14 +42,8 @@ from busway.errors import Rejected
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
-log = logging.getLogger("busway.cluster")
-news = logging.getLogger("busway.cluster.links")
-"""Links that come up, for who wants to hear also that all is well."""
-
 _SHORTEST: Final = 4
-"""Digits of a guid that are enough to mean a node."""
-_LOUD: Final = {"linked": logging.INFO, "forgotten": logging.INFO}
-"""How loudly the log tells what is no warning."""
+"""The fewest digits of a guid that identify a node."""
 
 
 class Mesh(Members):
@@ -60,18 +54,19 @@ class Mesh(Members):
     def __init__(self, hub: "Hub", cluster: Cluster) -> None:
         self._hub = hub
         self._cluster = cluster
-        self.seeing = ClusterStatus(hub, self, cluster.name)
-        self._keeping = RetainedDriver(hub)
-        self._rounds = Barrier(hub.engine.ping)
-        self.agreeing = Agreement(hub, self.seeing.definition)
+        self.status = ClusterStatus(hub, self, cluster.name)
+        self.reports = LinkReports(hub, cluster.name, self.status)
+        self._retained = RetainedDriver(hub)
+        self._barrier = Barrier(hub.engine.ping)
+        self.agreement = Agreement(hub, self.status.definition)
 
         # Streams and channels of other nodes. This node's own copies answer like a node: see SELF.
-        self._parts = RemoteStreams(hub, self._deliverer, self._ask_here)
-        self._lending = StreamProvider(hub, self._copies, self._parts.heard_here)
-        self._seats = RemoteConsumers(hub, self._parts, self._host_here)
-        self._hosting = ConsumerHost(hub, self._seats.heard)
-        self._placing = PublishLookup(hub, self._copies)
-        self._surveying = Survey(hub, self._copies, self._parts.guids, self._why_stalled)
+        self._remote = RemoteStreams(hub, self._deliverer, self._ask_here)
+        self._provider = StreamProvider(hub, self._copies, self._remote.heard_here)
+        self._remote_consumers = RemoteConsumers(hub, self._remote, self._host_here)
+        self._host = ConsumerHost(hub, self._remote_consumers.heard)
+        self._lookup = PublishLookup(hub, self._copies)
+        self._survey = Survey(hub, self._copies, self._remote.guids, self._why_stalled)
 
         # Mirrors.
         known = KnownMirrors(hub.folder)
@@ -82,19 +77,19 @@ class Mesh(Members):
             replica = ReplicaDriver(
                 hub, cluster.mirror_of, hub.folder, send, missing=self._mirror_missing, known=self._known_nodes
             )
-        self.turns = ChannelOwnership(
+        self.ownership = ChannelOwnership(
             hub,
             cluster,
             known,
             progress,
             replica,
             send,
-            turned=self._parts.turned,
+            turned=self._remote.turned,
             notice=self._ownership_notice,
             name_of=self._name_of,
         )
-        recovery = ChannelRecovery(hub, send, self.agreeing.removed)
-        self.mirroring = PrimaryDriver(
+        recovery = ChannelRecovery(hub, send, self.agreement.removed)
+        self.replication = PrimaryDriver(
             hub,
             cluster,
             known,
@@ -102,69 +97,60 @@ class Mesh(Members):
             recovery,
             replica,
             send,
-            self.turns,
-            notice=self.seeing.mirror,
+            self.ownership,
+            notice=self.status.mirror,
             stopping=self._is_stopping,
         )
 
         services = Services(hub)
         self._handlers = (
-            self._keeping,
-            self.agreeing,
-            self._seats,
-            self._parts,
-            self._lending,
-            self._placing,
-            self._hosting,
-            self.mirroring,
-            self.turns,  # after the mirroring, which hands back progress before a node claims its channels
+            self._retained,
+            self.agreement,
+            self._remote_consumers,
+            self._remote,
+            self._provider,
+            self._lookup,
+            self._host,
+            self.replication,
+            self.ownership,  # after the mirroring, which hands back progress before a node claims its channels
             services,
-            self._surveying,
-            self._rounds,
+            self._survey,
+            self._barrier,
         )
-        self.links = Links(hub, cluster, self._handlers, notice=self._notice, stopping=self._node_stops)
+        self.links = Links(hub, cluster, self._handlers, notice=self._on_notice, stopping=self._on_stopping)
         self.peers = Peers(
             self,
             ClusterStreams(
                 self.links,
-                self.agreeing,
-                self.mirroring,
-                self.turns,
-                self._lending,
-                RemoteReader(hub, self._parts),
-                self._placing,
-                self._surveying,
+                self.agreement,
+                self.replication,
+                self.ownership,
+                self._provider,
+                RemoteReader(hub, self._remote),
+                self._lookup,
+                self._survey,
             ),
-            ClusterChannels(self.links, self.agreeing, self.turns, self._seats, self._surveying),
-            self._keeping,
+            ClusterChannels(self.links, self.agreement, self.ownership, self._remote_consumers, self._survey),
+            self._retained,
             services,
         )
-        self._prepared = False
-        self.refused = 0
-        self.conflicts = 0
-        self._apart: set[str] = set()
-        """Nodes whose links were lost without a CLOSE."""
-        self._down: set[str] = set()
-        """Nodes of which the log has reported that their links were lost."""
-        self._shared: set[str] = set()
-        """Names that two nodes have, as the log has reported."""
 
     # What the parts ask of each other, once all of them are made.
 
     def _copies(self) -> Mapping[tuple[str, str], Stream]:
-        return self.mirroring.copies
+        return self.replication.copies
 
     def _deliverer(self, guid: str) -> int | None:
-        return self.turns.hander(guid)
+        return self.ownership.hander(guid)
 
     def _ask_here(self, number: int, question: Fetch | Locate) -> None:
-        self._lending.ask_here(number, question)
+        self._provider.ask_here(number, question)
 
     def _host_here(self, number: int, body: bytes) -> None:
-        self._hosting.heard_here(number, body)
+        self._host.heard_here(number, body)
 
     def _why_stalled(self, guid: str, stream: str) -> str | None:
-        return self.turns.waiting.why(guid, stream)
+        return self.ownership.waiting.why(guid, stream)
 
     def _known_nodes(self) -> Iterable[Node]:
         return self.links.members.known if self.links.started else ()
@@ -177,10 +163,10 @@ class Mesh(Members):
         return next((node.name for node in nodes if node.guid == guid), "")
 
     def _mirror_missing(self, target: str) -> None:
-        self.seeing.mirror("mirror_missing", {"text": target})
+        self.status.mirror("mirror_missing", {"text": target})
 
     def _ownership_notice(self, kind: str, guid: str, text: str) -> None:
-        self.seeing.tell(kind, text, node=self._name_of(guid), guid=guid)
+        self.status.tell(kind, text, node=self._name_of(guid), guid=guid)
 
     @property
     def members(self) -> Membership:
@@ -193,57 +179,58 @@ class Mesh(Members):
     # From start to stop.
 
     async def prepare(self) -> None:
-        self._keeping.prepare()
-        self.mirroring.prepare()
-        self._hosting.prepare()
-        self.turns.prepare()
-        self.agreeing.load()
-        self._prepared = True
-        await self.agreeing.prepare()
+        self._retained.prepare()
+        self.replication.prepare()
+        self._host.prepare()
+        self.ownership.prepare()
+        self.agreement.load()
+        await self.agreement.prepare()
 
     def start(self, addresses: tuple[str, ...]) -> None:
-        self._lending.start()
+        self._provider.start()
         self.links.start(addresses)
 
     async def stop(self) -> None:
-        self._seats.stop()
+        self._remote_consumers.stop()
         await self.links.stop()
 
     def clients_gone(self) -> None:
-        self.turns.stop()
+        self.ownership.stop()
 
     async def end(self) -> None:
-        self.turns.stop()
-        await self.agreeing.stop()
-        await self._surveying.stop()
-        await self.mirroring.stop()
+        self.ownership.stop()
+        await self.agreement.stop()
+        await self._survey.stop()
+        await self.replication.stop()
 
     def kill(self) -> None:
-        self.agreeing.kill()
-        self.mirroring.kill()
+        self.agreement.kill()
+        self.replication.kill()
 
     def take_over(self, node: str) -> dict[str, Any]:
         """Deliver from the channels of a node that will never come back, given by its name or guid, or how that begins."""
         named = {one.guid for one in self.members.known if one.name == node}
         found = [
-            guid for guid in self.turns.copied if guid in named or (len(node) >= _SHORTEST and guid.startswith(node))
+            guid
+            for guid in self.ownership.copied
+            if guid in named or (len(node) >= _SHORTEST and guid.startswith(node))
         ]
         found = [guid for guid in found if guid not in self.members.linked] or found
         if len(found) != 1:
-            which = ", ".join(guid[:8] for guid in found or self.turns.copied) or "none"
+            which = ", ".join(guid[:8] for guid in found or self.ownership.copied) or "none"
             raise Rejected(
                 f"{'no' if not found else 'more than one'} node {node!r} has copies here; there are copies of: {which}"
             )
         if found[0] in self.members.linked:
             raise Rejected(f"node {node!r} is linked and delivers from its channels itself")
-        self.turns.declare(found[0])
+        self.ownership.declare(found[0])
         return {"guid": found[0]}
 
     async def figures(self) -> dict[str, Any]:
-        return await self.seeing.figures() if self.links.started else {"cluster": None}
+        return await self.status.figures() if self.links.started else {"cluster": None}
 
     def stats(self) -> dict[str, int]:
-        return self.seeing.stats() if self.links.started else {}
+        return self.status.stats() if self.links.started else {}
 
     def servers(self) -> list[list[str]]:
         """Where clients may connect: this node, the linked nodes, and the nodes that were lost without a CLOSE."""
@@ -260,7 +247,7 @@ class Mesh(Members):
         return any(node.guid == guid for node in self._known_nodes())
 
     def when_known(self, done: Callable[[], None]) -> None:
-        self._rounds.wait(done)
+        self._barrier.wait(done)
 
     # Events of the hub.
 
@@ -284,12 +271,12 @@ class Mesh(Members):
 
     def beat(self) -> None:
         self.links.beat()
-        self.turns.beat()
+        self.ownership.beat()
 
     def pong(self, conn: int, token: int) -> None:
         self.links.pong(conn, token)
         if token == TRIP:
-            self.seeing.pong(conn)
+            self.status.pong(conn)
 
     def room(self, conn: int) -> None:
         for handler in self._handlers:
@@ -303,81 +290,16 @@ class Mesh(Members):
         return min((due for handler in self._handlers if (due := handler.deadline()) is not None), default=None)
 
     def conflict(self, conn: int, topic: str) -> None:
-        """Two nodes began to serve a topic at the same time; each service gets the requests of its own node's clients."""
-        self.conflicts += 1
-        node = self.links.node_of(conn)
-        log.warning("cluster %s: %r is served here and at %s", self._cluster.name, topic, node)
-        text = f"{topic!r} is served here and at {node}"
-        self.seeing.tell("conflict", text, node=node.name if node else "", guid=node.guid if node else "", topic=topic)
+        self.reports.conflict(self.links.node_of(conn), topic)
 
-    # Inside.
+    # What the links report.
 
-    def _count_apart(self, notice: Notice) -> None:
-        """Who stops has nobody left who could publish; one that is lost and comes back may have had."""
-        if notice.kind == "down" and not self._is_stopping(notice.guid):
-            self._apart.add(notice.guid)
-        elif notice.guid in self._apart:
-            self._apart.discard(notice.guid)
-            if notice.kind == "up":
-                self._hub.server_list.apart()
-
-    def _node_stops(self, guid: str) -> None:
-        self.turns.left(guid)
-        self._hub.server_list.changed()
-
-    def _notice(self, notice: Notice) -> None:
-        if notice.kind in {"up", "down", "forgotten"}:
-            self._hub.server_list.changed()
-            self._count_apart(notice)
+    def _on_notice(self, notice: Notice) -> None:
         if notice.kind == "forgotten":
-            self.turns.forgotten(notice.guid)
-        self.refused += notice.times * (notice.kind == "refused")
-        self.conflicts += notice.times * (notice.kind == "conflict")
-        self.seeing.notice(notice)
-        state = self._state(notice)
-        level = logging.DEBUG if self.links.stopped else _LOUD.get(state, logging.WARNING)
-        if not (notice.guid or notice.address):
-            log.log(level, "cluster %s: %s", self._cluster.name, notice.text)
-            return
-        if notice.guid:
-            who = f"{notice.name or 'a node'} ({notice.guid[:8]})"
-        else:
-            who = f"{notice.name} ({notice.address})" if notice.name else notice.address
-        (news if notice.kind == "up" else log).log(
-            level,
-            "cluster %s: %s is %s%s",
-            self._cluster.name,
-            who,
-            state,
-            f": {notice.text}" * bool(notice.text),
-        )
-        if notice.kind == "up" and not self.links.stopped:
-            self._compare_names(notice)
+            self.ownership.forgotten(notice.guid)
+        self.status.notice(notice)
+        self.reports.notice(notice, self.links)
 
-    def _state(self, notice: Notice) -> str:
-        """How a node is now, in a word. Who was told that it is down is told as loudly that it is there again."""
-        again = notice.guid in self._down
-        if notice.kind == "down":
-            self._down.add(notice.guid)
-        elif notice.kind in {"up", "forgotten"}:
-            self._down.discard(notice.guid)
-        if notice.kind == "up":
-            return "linked again" if again else "linked"
-        return "in conflict" if notice.kind == "conflict" else notice.kind
-
-    def _compare_names(self, notice: Notice) -> None:
-        """Warn, once, of a name that two nodes have: whoever is given by its name may be the one or the other."""
-        members = self.members
-        linked = [node for conn in members.linked.values() if (node := members.node_of(conn)) is not None]
-        other = next(
-            (one for one in (members.me, *linked) if one.name == notice.name and one.guid != notice.guid), None
-        )
-        if other is not None and notice.name and notice.name not in self._shared:
-            self._shared.add(notice.name)
-            log.warning(
-                "cluster %s: two nodes have the name %r, %s and %s: give each its own",
-                self._cluster.name,
-                notice.name,
-                other.guid[:8],
-                notice.guid[:8],
-            )
+    def _on_stopping(self, guid: str) -> None:
+        self.ownership.left(guid)
+        self._hub.server_list.changed()

@@ -86,7 +86,7 @@ class ClusterStatus:
         members, hub = self._mesh.members, self._hub
         linked = members.linked
         stats = hub.engine.stats()
-        mirroring = self._mesh.mirroring.figures() | self._mesh.turns.figures()
+        mirroring = self._mesh.replication.figures() | self._mesh.ownership.figures()
         stopped = members.stopped
         behind = {mirror["guid"]: mirror["behind"] for mirror in mirroring["mirrors"]}
         others = {node.guid: node for node in members.known}
@@ -116,12 +116,12 @@ class ClusterStatus:
                 }
                 for server in members.missing
             ],
-            "lacking": self._mesh.agreeing.figures(),
+            "lacking": self._mesh.agreement.figures(),
             "mirroring": mirroring,
             "interest": stats["interest"],
             "kept": len(hub.retained.box),
-            "refused": self._mesh.refused,
-            "conflicts": self._mesh.conflicts,
+            "refused": self._mesh.reports.refused,
+            "conflicts": self._mesh.reports.conflicts,
         }
 
     def stats(self) -> dict[str, int]:
@@ -129,8 +129,8 @@ class ClusterStatus:
         members = self._mesh.members
         return {
             "nodes": 1 + len({*members.linked, *(node.guid for node in members.known)}),
-            "nodes_refused": self._mesh.refused,
-            "node_conflicts": self._mesh.conflicts,
+            "nodes_refused": self._mesh.reports.refused,
+            "node_conflicts": self._mesh.reports.conflicts,
         }
 
     def _link(self, guid: str, conn: int | None) -> dict[str, Any]:

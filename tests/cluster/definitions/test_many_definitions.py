@@ -66,13 +66,13 @@ async def test_so_many_that_they_do_not_fit_a_frame_are_taken_over(cluster: Clus
     a, begin = await cluster.start(), time.time_ns()
     many = [Definition(f"s{number}", begin + number, a.guid, None) for number in range(12_000)]
     for one in many:
-        a._hub.peers.members.agreeing._definitions.take(one)
+        a._hub.peers.members.agreement._definitions.take(one)
     b = await cluster.start(a, data=tmp_path / "b")
     await cluster.whole()
-    await settle(lambda: len(b._hub.peers.members.agreeing._definitions) == len(many))
+    await settle(lambda: len(b._hub.peers.members.agreement._definitions) == len(many))
     await b.stop()
     again = await cluster.start(data=tmp_path / "b")
-    assert sorted(again._hub.peers.members.agreeing._definitions, key=lambda one: one.age) == many
+    assert sorted(again._hub.peers.members.agreement._definitions, key=lambda one: one.age) == many
 
 
 async def test_nodes_with_more_than_one_may_make_are_linked_all_the_same(cluster: Cluster, monkeypatch):
@@ -107,14 +107,14 @@ async def test_channels_of_a_removed_stream_are_removed_once(cluster: Cluster):
         await client.create_stream("s", topics=["s/**"])
         await client.create_channel("s", f"c{_}")
         await client.remove_stream("s")
-    first, second = (b._hub.peers.members.agreeing._definitions.get(f"s/c{number}") for number in range(2))
+    first, second = (b._hub.peers.members.agreement._definitions.get(f"s/c{number}") for number in range(2))
     assert first.stamp < second.stamp, "what is gone is not removed again"
 
 
 async def test_taking_many_over_lets_others_have_their_turn(cluster: Cluster, monkeypatch):
     monkeypatch.setattr("busway.cluster.definitions.agreement._TURN", -1.0)
     a, _b = await cluster.several(2)
-    agreeing = a._hub.peers.members.agreeing
+    agreeing = a._hub.peers.members.agreement
     for portion in portions(removed(300, begin=time.time_ns())):
         agreeing.heard(next(iter(agreeing._links)), DEFINED, 0, portion)
     turns = 0

@@ -52,7 +52,7 @@ async def test_one_that_is_beyond_a_limit_is_told_and_is_there_when_that_is_rais
         with pytest.raises(StoreFailed, match="1 streams already"):
             await visitor.publish("late/2", b"x", durable=True)
         assert lacking(b) == {("late", None)}
-    await settle(lambda: b._hub.peers.members.agreeing.figures()[0]["tries"] == 2)
+    await settle(lambda: b._hub.peers.members.agreement.figures()[0]["tries"] == 2)
     await b.stop()
     b = await cluster.start(data=tmp_path / "b")
     await settle(lambda: "late" in streams(b))
@@ -143,7 +143,7 @@ async def test_a_stream_made_here_later_takes_its_topics(cluster: Cluster):
 async def test_of_streams_made_at_once_the_later_one_is_everywhere(cluster: Cluster, monkeypatch, last):
     a, b, c = await cluster.several(3)
     one, other = await cluster.client(a), await cluster.client(b)
-    streaming, definitions = b._hub.streams, b._hub.peers.members.agreeing._definitions
+    streaming, definitions = b._hub.streams, b._hub.peers.members.agreement._definitions
     add, make = streaming._add, definitions.make
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -158,7 +158,7 @@ async def test_of_streams_made_at_once_the_later_one_is_everywhere(cluster: Clus
     here = asyncio.create_task(other.create_stream("orders", topics=["orders/b/**"], max_count=2))
     await begun.wait()
     there = asyncio.create_task(one.create_stream("orders", topics=["orders/a/**"], max_count=1))
-    await settle(lambda: b._hub.peers.members.agreeing._job is not None)  # it waits for the other one to be made
+    await settle(lambda: b._hub.peers.members.agreement._job is not None)  # it waits for the other one to be made
     go_on.set()
     await asyncio.gather(here, there)
     count = 2 if last == "here" else 1
@@ -173,11 +173,11 @@ async def test_a_channel_that_is_told_before_its_stream_is_made(cluster: Cluster
     b = await cluster.start(a)
     await cluster.whole()
     client = await cluster.client(a)
-    agreeing = b._hub.peers.members.agreeing
+    agreeing = b._hub.peers.members.agreement
     conn = next(iter(agreeing._links))
     await client.create_stream("orders", topics=["orders/**"])
     await client.create_channel("orders", "billing")
-    stream, channel = list(a._hub.peers.members.agreeing._definitions)
+    stream, channel = list(a._hub.peers.members.agreement._definitions)
     await client.remove_stream("orders")
     later = 10**18 * 3
     agreeing._definitions._known.clear()

@@ -118,7 +118,7 @@ async def test_the_acknowledgement_waits_for_the_mirror(nodes: Mirrored):
     await eventually(mirrored)
     for number in range(20):
         place = await client.publish("orders/1", str(number).encode(), durable=True)
-        assert b._hub.peers.members.mirroring.copies[a.guid, "orders"].log.written > place.offset
+        assert b._hub.peers.members.replication.copies[a.guid, "orders"].log.written > place.offset
 
 
 async def test_a_mirror_that_comes_back_need_not_begin_anew(nodes: Mirrored):

@@ -24,7 +24,7 @@ def test_what_is_known_only_after_a_write_is_told_all_the_same():
     for now in (12.0, 13.0):
         waiting.look(now, idle)
     assert [guid for guid, _ in told] == ["a" * 32]
-    assert told[0][1].startswith("3 messages of jobs wait in the copy of node aaaaaaaa")
+    assert told[0][1].startswith("3 messages of jobs wait in the replica of lost node aaaaaaaa")
     waiting.look(14.0, {})
     for now in (20.0, 30.0):
         waiting.look(now, idle)

@@ -34,13 +34,13 @@ async def test_who_hands_out_is_told_by_name_and_also_when_that_ends(nodes: Mirr
     await nodes.whole(a, b, c)
     bus = await nodes.client(a, learn=False)
     await bus.create_stream("jobs", ["jobs/**"])
-    await until(lambda: b._hub.peers.members.turns._heir.ready(a.guid))
+    await until(lambda: b._hub.peers.members.ownership._heir.ready(a.guid))
     crash(a)
     await stands_in(b, a.guid)
     who = f"a ({a.guid[:8]})"
-    assert f"this node hands out of the channels of {who} now, which is gone" in warnings(caplog)
+    assert f"this node has taken over the channels of {who}, which is lost" in warnings(caplog)
     await nodes.node("a")
-    await until(lambda: f"{who} is back: it hands out of its channels itself, this node no longer" in warnings(caplog))
+    await until(lambda: f"{who} is back: it delivers from its channels itself again" in warnings(caplog))
 
 
 async def test_two_nodes_with_one_name_are_told_once(cluster: Cluster, caplog):

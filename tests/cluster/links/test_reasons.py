@@ -47,7 +47,9 @@ def test_why_nobody_was_reached():
     told = missed(members)
     assert "not linked after 30 s: a has no address; this node keeps dialling" in told["tcp://a:1"]
     assert told.keys() == {"tcp://a:1", "tcp://b:1"}
-    assert "not linked after 30 s: no answer; this node keeps dialling" in told["tcp://b:1"], "whose address is told beside it"
+    assert "not linked after 30 s: no answer; this node keeps dialling" in told["tcp://b:1"], (
+        "whose address is told beside it"
+    )
 
 
 @pytest.mark.parametrize("code", [Code.CLUSTER, Code.UNAUTHORIZED, Code.DUPLICATE_NODE])

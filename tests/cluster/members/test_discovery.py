@@ -37,7 +37,7 @@ async def test_nodes_find_each_other_without_a_list(shop):
         guids = {one.guid for one in servers}
         await until(lambda: all(links(one) == guids - {one.guid} for one in servers))
         assert links(other) == set()
-        assert other._hub.peers.members.refused == 0  # it was not even dialled
+        assert other._hub.peers.members.reports.refused == 0  # it was not even dialled
 
 
 async def test_what_is_heard_is_not_trusted(shop):
@@ -45,7 +45,7 @@ async def test_what_is_heard_is_not_trusted(shop):
     async with AsyncExitStack() as stack:
         inside = await start(stack, "inside", shop, key="secret")
         outside = await start(stack, "outside", shop, key="guessed")
-        await until(lambda: inside._hub.peers.members.refused and outside._hub.peers.members.refused)
+        await until(lambda: inside._hub.peers.members.reports.refused and outside._hub.peers.members.reports.refused)
         assert links(inside) == links(outside) == set()
 
 

@@ -239,7 +239,7 @@ async def test_who_lacks_a_pin_gets_it_when_the_other_only_says_its_sum(cluster:
     lone = RetainedMessage(1, 7, "feed", PIN, "config/x", body_of(1_700, 1, b"", b"only here"))
     lone.dress({})
     a._hub.retained.put_far(lone)
-    a._hub.peers.members._keeping._broadcast(sum_of(a._hub.retained.box))
+    a._hub.peers.members._retained._broadcast(sum_of(a._hub.retained.box))
     a._hub.flush()
 
     async def known():

@@ -124,7 +124,7 @@ async def test_nodes_stay_linked_when_a_stream_is_removed_that_somebody_reads(no
             await take(jobs, 5)
             await maker.remove_stream("jobs")
             async with asyncio.timeout(60):
-                while any((a.guid, "jobs") == key[:2] for key in b._hub.peers.members.mirroring.copies):
+                while any((a.guid, "jobs") == key[:2] for key in b._hub.peers.members.replication.copies):
                     await asyncio.sleep(0.01)
             # All that was under way before this has come then, on each link.
             for node in (a, b):

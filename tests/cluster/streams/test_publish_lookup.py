@@ -176,7 +176,7 @@ async def test_a_node_that_says_nothing_is_not_waited_for_for_ever(cluster: Clus
     """And not for longer than a connection may take, or there would never be one."""
     a, b = await cluster.several(2)
     bus = await cluster.client(a, timeout=0.5)
-    monkeypatch.setattr(a._hub.peers.members._placing, "heard", lambda *_: None)
+    monkeypatch.setattr(a._hub.peers.members._lookup, "heard", lambda *_: None)
     with deaf(bus) as connection:
         answers = begun(bus, 3)
         await until(lambda: stored(a) == [3])
@@ -191,7 +191,7 @@ async def test_its_mirror_is_heard_though_the_node_says_nothing(nodes: Mirrored,
     c = await nodes.node("c")
     await nodes.whole(a, b, c)
     bus = await nodes.client(a, timeout=12.0)
-    monkeypatch.setattr(a._hub.peers.members._placing, "heard", lambda *_: None)
+    monkeypatch.setattr(a._hub.peers.members._lookup, "heard", lambda *_: None)
     with deaf(bus) as connection:
         answers = begun(bus, 3)
         await copied(a, b, 3)
@@ -224,14 +224,14 @@ async def test_a_client_that_had_all_its_answers_asks_nothing(cluster: Cluster):
     bus = await cluster.client(a, timeout=60.0)
     await bus.publish("t", "x", durable=True)
     with deaf(bus) as connection:
-        asked = b._hub.peers.members._placing._last
+        asked = b._hub.peers.members._lookup._last
         cut(bus, connection, b)
 
         async def back():
             return bus.state == "connected"
 
         await eventually(back)
-    assert b._hub.peers.members._placing._last == asked
+    assert b._hub.peers.members._lookup._last == asked
     assert bus._durable._tried == {}
 
 

@@ -130,7 +130,7 @@ async def test_what_was_in_flight_leaves_the_windows_of_other_nodes(three):
     await some(clients[2], "jobs/2", 0, 8)
     async with clients[0].channel("jobs", "work", window=4) as jobs:
         first = [await jobs.recv(60) for _ in range(4)]
-        (consumer,) = servers[0]._hub.peers.members._seats._consumers.values()
+        (consumer,) = servers[0]._hub.peers.members._remote_consumers._consumers.values()
 
         async def full():
             return consumer.remotes[servers[2].guid].ready
@@ -174,7 +174,7 @@ async def test_a_node_that_does_not_answer_is_told(three, monkeypatch):
     servers, clients = three
     await clients[0].create_channel("jobs", "work")
     monkeypatch.setattr(survey, "_PATIENCE", 0.1)
-    monkeypatch.setattr(servers[1]._hub.peers.members._surveying, "_start", lambda conn, number, work: work.close())
+    monkeypatch.setattr(servers[1]._hub.peers.members._survey, "_start", lambda conn, number, work: work.close())
     info = await clients[0].channel_info("jobs", "work")
     assert info.unreached == ("node-1",)
     assert part_of(info, servers[1]).error == "no answer within 0.1 s"
@@ -189,7 +189,7 @@ async def test_a_link_that_ends_meanwhile_is_told(three, monkeypatch):
         servers[1]._hub.sessions[conn].abort()
 
     monkeypatch.setattr(survey, "_PATIENCE", 600.0)
-    monkeypatch.setattr(servers[1]._hub.peers.members._surveying, "_start", begin)
+    monkeypatch.setattr(servers[1]._hub.peers.members._survey, "_start", begin)
     info = await clients[0].channel_info("jobs", "work")
     assert info.unreached == ("node-1",)
     assert part_of(info, servers[1]).error == "the link to the node has ended"

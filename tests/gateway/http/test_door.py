@@ -76,7 +76,7 @@ async def test_a_connection_that_becomes_a_websocket_later(door):
 async def test_without_picows(monkeypatch, form):
     from busway.gateway.http import door as module
 
-    monkeypatch.setattr(module, "Front", None)
+    monkeypatch.setattr(module, "ProtocolSwitch", None)
     async with doors.opened() as door, door.ws(form) as ws, door.ws(form, binary=True) as other:
         await ws.done(cmd="create", mq="Q", channel="C")
         await ws.done(cmd="sub", mq="Q", channel="C")

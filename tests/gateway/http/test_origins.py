@@ -59,7 +59,7 @@ async def test_a_request_for_another_host_is_refused(door, host):
 async def test_websockets_of_another_host_without_picows(monkeypatch):
     from busway.gateway.http import door as module
 
-    monkeypatch.setattr(module, "Front", None)
+    monkeypatch.setattr(module, "ProtocolSwitch", None)
     async with doors.opened() as door:
         with pytest.raises(aiohttp.WSServerHandshakeError, match="421"):
             await door.session.ws_connect(door.url, headers={"Host": "evil.example"})

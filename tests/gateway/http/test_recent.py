@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from busway.gateway.http.recent import Recent
+from busway.gateway.http.recent import RecentMessages
 from busway.gateway.queues.consumers import Pacer
 
 
 def test_what_is_old_goes_by_count_and_by_size():
-    recent = Recent()
+    recent = RecentMessages()
     for offset in range(20_000):
         recent.put(("b", "s", offset), b"x")
     assert recent.find(("b", "s", 19_999)) == b"x"
@@ -22,7 +22,7 @@ def test_what_is_old_goes_by_count_and_by_size():
 
 
 def test_another_broker_has_other_messages_at_the_same_place():
-    recent = Recent()
+    recent = RecentMessages()
     recent.put(("one", "s", 1), b"x")
     assert recent.find(("two", "s", 1)) is None
 

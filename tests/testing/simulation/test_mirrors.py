@@ -226,7 +226,7 @@ def test_a_mirror_that_slept_while_it_waited_looks_again_before_it_takes_over(wo
             await found(bus)
 
     def taken() -> int:
-        return sum("hands out of the channels of" in record.getMessage() for _, record in world.logged.records)
+        return sum("has taken over the channels of" in record.getMessage() for _, record in world.logged.records)
 
     async def main() -> None:
         nodes = await started(world)

@@ -1,7 +1,7 @@
-"""A node that is back hears from its mirror what became of its channels meanwhile, and says when it has noted that.
+"""Hand-back: a node that is back applies the progress of its channels from its mirror, and confirms when it is written.
 
-A driver; `heir` is the other side. What a mirror did in one go is taken in once, however often it is told: since then this node may have moved a channel,
-or have made it anew.
+`ownership` calls it; `standby` is the other side. The progress of one take-over is applied once, however often it is
+sent, since this node may have moved or re-created a channel in between.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ RETRY: Final = 1.0
 
 
 class Handback:
-    """What comes back to one broker."""
+    """The progress that mirrors hand back to one broker."""
 
     def __init__(self, hub: "Hub", known: KnownMirrors, send: Callable[[int, Word], None]) -> None:
         self._hub = hub

@@ -1,17 +1,17 @@
-"""Who hands out of the channels of a node: itself, or its mirror while most nodes miss it.
+"""The lease on the channels of a node: held by the node itself, or by its mirror while most nodes miss the node.
 
-A machine, without a clock. Each side has one `Turn` for the part. A node keeps its turn while it is linked to half of the cluster, with itself;
-its mirror takes the turn when more than half, with itself, miss the node and want the mirror, for twice as long as a node without the others keeps
-it. So no two have it at a time, as long as nobody hears of a link that is gone, or of what others say, more than `patience` later than somebody
-else, and their clocks run about as fast. Else the turn is only handed over. Of two nodes alone the mirror never takes over: nobody can tell a node that is gone from a link that is.
-Who counts as one of the cluster is the matter of `counting`.
+`ownership` has one Lease per side and passes the time. A node keeps the lease while it is linked to half of the
+cluster, counting itself. Its mirror takes it when more than half, counting itself, miss the node and vote for the mirror for
+twice as long as an isolated node keeps it. So at most one side holds the lease, provided that all nodes notice lost
+links and votes within `patience` of each other and clocks drift little. Otherwise the lease is only handed over. With
+two nodes the mirror never takes over, since a lost node looks like a lost link. `quorum` has the counted nodes.
 """
 
 from busway.cluster.config import PATIENCE
 
 
 class Lease:
-    """One side of one part. `owner`: it is the node's own part, and not a copy."""
+    """One side of a lease. `owner`: the side of the node itself, not of its mirror."""
 
     def __init__(self, *, owner: bool, has: bool, patience: float = PATIENCE) -> None:
         self._owner = owner

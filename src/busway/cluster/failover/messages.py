@@ -1,4 +1,4 @@
-"""What nodes say to each other of who hands out of whose channels. Values only: what comes from another node is checked here."""
+"""The message by which nodes agree on which one delivers from whose channels, and its check; `ownership` uses it."""
 
 from typing import Annotated, Final, TypeAlias
 
@@ -12,7 +12,7 @@ _Pairs: TypeAlias = Annotated[tuple[tuple[_Guid, _Guid], ...], msgspec.Meta(max_
 
 
 class OwnershipClaim(msgspec.Struct, frozen=True, array_like=True):
-    """What a node says. What was added later stands behind, so that those who don't know it hear the rest."""
+    """A node's claims and votes. New fields are appended, so that nodes of earlier versions can read the rest."""
 
     hands: _Guids = ()
     """Whose channels it hands out of."""
@@ -45,4 +45,4 @@ def read(packed: bytes) -> OwnershipClaim:
     try:
         return _decoder.decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Stranger(f"turns: {error}") from error
+        raise Stranger(f"invalid ownership claim: {error}") from error

@@ -1,6 +1,7 @@
-"""Who hands out of the channels of which node: what this one says of that to the others, and hears from them.
+"""Decides which node delivers from whose channels, by claims and votes that the nodes exchange.
 
-A driver over takeover.py. Each node says for whom it hands out, for whom it could, and which mirror it wants for each node that it misses.
+The mesh calls it for frames, links and time; `lease` has the rule. Each node sends for which nodes it delivers, for
+which it could, and which mirror it votes for in place of each lost node.
 """
 
 import logging
@@ -36,7 +37,7 @@ _LATE: Final = 4
 
 
 class ChannelOwnership(NodeProtocolHandler):
-    """The turns of one node."""
+    """The leases of one node."""
 
     kinds = frozenset({TURN})
 
@@ -139,7 +140,7 @@ class ChannelOwnership(NodeProtocolHandler):
     def declare(self, guid: str) -> None:
         """Somebody says that this node never comes again: this one hands out for it, with what it knows."""
         self._heir.marks.declare(guid)
-        text = f"somebody has said that {self._called(guid)} never comes again: this node hands out of its channels"
+        text = f"an operator declared that {self._called(guid)} never comes back: this node delivers from its channels"
         self._tell_people(logging.WARNING, "declared", guid, text)
         self._look()
 
@@ -160,7 +161,7 @@ class ChannelOwnership(NodeProtocolHandler):
         """A node is here again: it hands out itself, as soon as it knows what became of its channels."""
         guid = node.guid
         if (turn := self._others.get(guid)) is not None and turn.hand_over():
-            text = f"{node} is back: it hands out of its channels itself, this node no longer"
+            text = f"{node} is back: it delivers from its channels itself again"
             self._tell_people(logging.WARNING, "handback", guid, text)
         self._giving.add(guid)
 
@@ -262,7 +263,10 @@ class ChannelOwnership(NodeProtocolHandler):
         self.waiting.look(self._now, self._idle())
         differs = self._differs()
         for guid in differs.keys() - self._differed:
-            text = f"{self._called(guid)} has a takeover of {differs[guid]:g} s, this one of {self._takeover:g} s: both may hand out the same; give all nodes the same"
+            text = (
+                f"{self._called(guid)} has takeover {differs[guid]:g} s, this node {self._takeover:g} s:"
+                " both may deliver the same messages; set the same value at all nodes"
+            )
             self._tell_people(logging.WARNING, "takeover_differs", guid, text)
         self._differed = set(differs)
 
@@ -381,11 +385,13 @@ class ChannelOwnership(NodeProtocolHandler):
         if not turn.has and told and not claimed and turn.enough(links, known):
             turn.handed_over()
         if turn.has and not before:
-            log.log(logging.WARNING if self._rested else logging.INFO, "this node hands out of its own channels again")
+            log.log(logging.WARNING if self._rested else logging.INFO, "this node delivers from its own channels again")
             self._rested = False
             self._hub.channels.ownership.unsuspend()
         elif before and not turn.has:
-            text = "this node misses the others, so its mirror may hand out of its channels: it does so no longer"
+            text = (
+                "this node is isolated, so its mirror may take over its channels: this node stops delivering from them"
+            )
             self._tell_people(logging.WARNING, "resting", me, text)
             self._rested = True
             self._rest()
@@ -411,13 +417,13 @@ class ChannelOwnership(NodeProtocolHandler):
         turn.look(now, linked=votes - 1, denied=votes, known=known, other=linked)
         if turn.has and not before:
             self.takeovers += 1
-            text = f"this node hands out of the channels of {self._called(guid)} now, which is gone"
+            text = f"this node has taken over the channels of {self._called(guid)}, which is lost"
             self._tell_people(logging.WARNING, "takeover", guid, text)
             self._resumed.discard(guid)
             self._witness.saw(me, [guid], ())
             self._heir.begin(guid, self._votes.known)
         elif before and not turn.has:
-            text = f"this node misses the others: it hands out of the channels of {self._called(guid)} no longer"
+            text = f"this node is isolated: it stops delivering from the channels of {self._called(guid)}"
             self._tell_people(logging.WARNING, "resting", guid, text)
             self._heir.end(guid)
 

@@ -1,9 +1,8 @@
-"""Which nodes count when it is asked whether most of a cluster are here.
+"""The set of nodes that a majority is computed over; `ownership` calls this module.
 
-A machine. A node counts from when it was met until it says that it stops, or is forgotten. One that comes, be it for the first time or after
-it had said that it stops, counts as soon as enough of those that count are here without it. Else the smaller part of a cluster that is
-cut in two could grow, by nodes that the larger part does not count, until both hold themselves for the larger one. For the same reason a node
-and its mirror tell each other whom they count.
+A node counts from its first link until it announces its stop or is forgotten. A new or restarted node counts once
+enough counted nodes are linked without it. Otherwise the smaller side of a partition could grow by new nodes until both sides
+had a majority. For the same reason a node and its mirror exchange their counted nodes.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,7 +11,7 @@ from busway.cluster.node import MOST_NODES
 
 
 class Quorum:
-    """The nodes by which one node judges, itself among them. `most`: more than half of them have to be here; else half is enough."""
+    """The counted nodes, with this one. `most`: more than half must be linked; otherwise half is enough."""
 
     def __init__(self, me: str, known: Iterable[str] = (), *, most: bool) -> None:
         self._most = most
@@ -99,7 +98,7 @@ class Quorum:
 
 
 class Witness:
-    """What one node has seen."""
+    """The take-overs that one node has seen."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}

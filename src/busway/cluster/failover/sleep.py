@@ -1,7 +1,7 @@
-"""A node that has slept, as a process that was stopped or a host that was suspended: it notices that, and doubts what it knew before.
+"""Detects that a node has slept: its process was stopped, or its host suspended.
 
-A machine. It is looked at every second, by the clock of the loop and by one that also runs while the host sleeps. Who has slept believes in links that
-may have ended long ago. What came over one of them is known to be all there is when the other side answers a PING that was sent since.
+`ownership` calls it every second with the loop's clock and with one that runs during sleep. After sleep, links may have
+ended unnoticed. A link is trusted again when the other side answers a new PING.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ FIRST: Final = 1 << 48
 
 
 class SleepDetector:
-    """Whether one node is awake, with a function that says PING to a link."""
+    """Sleep detection of one node. `ping` sends a PING over a link."""
 
     def __init__(self, ping: Callable[[int, int], None]) -> None:
         self._ping = ping

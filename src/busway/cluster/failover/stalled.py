@@ -1,6 +1,6 @@
-"""Tells people of messages that wait in a copy, since its node is gone and nobody may hand out of its channels.
+"""Reports messages that wait in a replica because its node is lost and no node may deliver from its channels.
 
-A driver over the copies, which is told by `turns` which ones lie idle, and why.
+`ownership` tells it which replicas are idle, and why.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,15 +8,16 @@ from typing import Any, Final
 
 from busway.cluster.failover.standby import Standby
 
-STARTED: Final = (
-    "this node was started again, or missed that one before most others did: it may not know all that was acknowledged"
+STARTED: Final = "this node was started again, or lost that one before most others did, so it may lack acknowledgements"
+DISPUTED: Final = (
+    "this node delivered them until it was stopped or isolated,"
+    " and too few nodes are linked to confirm that no other one has since"
 )
-DISPUTED: Final = "this node handed them out until it was stopped or cut off, and too few others are here who know that nobody did so since"
-_ADVICE: Final = "they are handed out when node {short} is back; if it never comes: busway cluster --take {short}"
+_ADVICE: Final = "they are delivered when node {short} is back; if it never comes back: busway cluster --take {short}"
 
 
 class StalledChannels:
-    """The copies of one broker that lie idle."""
+    """The idle replicas of one broker."""
 
     def __init__(self, heir: Standby, tell: Callable[[str, str], object], after: float) -> None:
         self._heir = heir
@@ -58,6 +59,6 @@ class StalledChannels:
     def _text(self, guid: str) -> str:
         left, short, count = self._left[guid], guid[:8], sum(self._left[guid].values())
         return (
-            f"{count} message{'s' * (count != 1)} of {', '.join(left)} wait in the copy of node {short}, which is gone: {self._why[guid]};"
-            f" {_ADVICE.format(short=short)}"
+            f"{count} message{'s' * (count != 1)} of {', '.join(left)} wait in the replica of lost node {short}:"
+            f" {self._why[guid]}; {_ADVICE.format(short=short)}"
         )

@@ -1,6 +1,6 @@
-"""A mirror in the place of its node: hands out of the channels of its copies, and gives back what became of them.
+"""Standby: delivers from a lost node's channels using this mirror's replicas, and hands the progress back.
 
-A driver over the copies. It is told when by `turns`.
+`ownership` decides when it begins and ends.
 """
 
 from collections.abc import Callable, Collection
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Standby:
-    """What one broker does for nodes that are gone."""
+    """The take-overs of one broker."""
 
     def __init__(self, hub: "Hub", copying: ReplicaDriver | None, send: Callable[[int, Word], None]) -> None:
         self._hub = hub

@@ -1,7 +1,7 @@
-"""What a mirror notes of the nodes for which it hands out: a file beside the copies of each, so that a restart of the mirror loses nothing of it.
+"""The file in which a mirror records a take-over, beside the replicas of the lost node; it survives a restart.
 
-There is one from when the mirror begins until the node has back what became of its channels. It tells which channels there were before, so that
-the node can be told which ones are new; who counted, and whether the mirror was the last one to hand out as far as it knows.
+The file exists from the begin of a take-over until the node has its progress back. It has the channels before the
+take-over, the quorum, and whether this mirror was the last node to deliver. `standby` and `ownership` use it.
 """
 
 import logging
@@ -21,7 +21,7 @@ FILE: Final = ".stood-in"
 
 
 class StandbyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is noted of one node."""
+    """The record about one node."""
 
     channels: dict[str, list[str]] = {}
     """Those of each stream that is handed out of, as they were when the node was heard last."""
@@ -36,7 +36,7 @@ class StandbyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StandbyFile:
-    """The marks of one broker, by the guids of the nodes. Without a folder there are none."""
+    """The records of one broker, by guid of the lost node. Without a folder there are none."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -116,7 +116,7 @@ class StandbyFile:
                 unsealed(content, StandbyRecord) if content else StandbyRecord()
             )  # an earlier version noted nothing there
         except (OSError, msgspec.MsgspecError) as error:
-            log.warning("%s can't be read: %s; channels that were made here are not given back", file, error)
+            log.warning("can't read %s: %s; channels created during the take-over are not handed back", file, error)
             return StandbyRecord()
 
     def _put(self, guid: str, mark: StandbyRecord) -> None:
@@ -130,4 +130,4 @@ class StandbyFile:
                 self._complain(file, error)
 
     def _complain(self, file: Path, error: OSError) -> None:
-        log.warning("%s can't be written: %s; a node may hand out again what was done here", file, error.strerror)
+        log.warning("can't write %s: %s; the node may redeliver acknowledged messages", file, error.strerror)

@@ -135,8 +135,8 @@ async def test_nodes_are_told_names_only(tmp_path: Path) -> None:
         spec = spec_of(a.streams()["orders"])
         assert spec["store"] == "billing"
         assert "sesame" not in repr(spec)
-        await until(b._hub.peers.members.agreeing.figures)
-        (lacks,) = b._hub.peers.members.agreeing.figures()
+        await until(b._hub.peers.members.agreement.figures)
+        (lacks,) = b._hub.peers.members.agreement.figures()
         assert "--store billing=URL" in lacks["error"]
         await b.stop()
         own = {"billing": f"sqlite:///{tmp_path / 'sesame-b.sqlite'}"}

@@ -48,7 +48,7 @@ async def restart_mirror(world: World, node: Node, mirror: Node, lasts: float) -
 def has_taken_over(mirror: Node, guid: str) -> bool:
     """True if the mirror delivers from the channels of the node with this guid."""
     nodes = None if (hub := _hub(mirror)) is None else hub.peers.members
-    return isinstance(nodes, Mesh) and guid in nodes.turns.figures()["stands_in_for"]
+    return isinstance(nodes, Mesh) and guid in nodes.ownership.figures()["stands_in_for"]
 
 
 def has_unacknowledged(node: Node) -> bool:

@@ -85,7 +85,7 @@ def _hub(node: Node) -> "Hub":
 
 def _copy(hub: "Hub", guid: str, stream: str) -> Records | None:
     assert isinstance(hub.peers.members, Mesh), "it is one of several"
-    found = hub.peers.members.mirroring.copies.get((guid, stream))
+    found = hub.peers.members.replication.copies.get((guid, stream))
     return None if found is None else found.log
 
 
