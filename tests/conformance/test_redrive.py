@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import busway
+from busway.broker.channels.dead_letters.stream import DeadStream
+from busway.client.channels import dead_letters
 from tests.support.channels import STREAM, TOPIC, info, nothing, numbers, shown, some, store, stream
 from tests.support.net import PATIENCE, Net
 
@@ -72,6 +74,31 @@ async def test_all_come_back_once_and_as_if_for_the_first_time(net: Net) -> None
         assert await nothing(bus, channel)
     assert (await info(bus, "other")).lag == other.lag == 0, "no other channel gets them"
     await shown(bus, floor=5, lag=0)
+
+
+async def test_letters_that_were_just_rejected_are_listed_and_come_back(net: Net) -> None:
+    bus = await stream(net, 50)
+    async with bus.channel(STREAM, "c", window=0) as channel:
+        for number in range(10):
+            await channel.reject(await channel.take(5, timeout=PATIENCE, whole=True), "unknown customer")
+            if number % 2:
+                assert len(await channel.dead()) == 5
+            assert await channel.redrive() == busway.Redrive(redriven=5, before=5 * number)
+            await channel.ack(await channel.take(5, timeout=PATIENCE, whole=True))
+
+
+async def test_letters_that_can_not_be_stored_now_are_left(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = await stream(net, 2)
+    monkeypatch.setattr(dead_letters, "_STORING", 0.1)
+    async with bus.channel(STREAM, "c") as channel:
+        with monkeypatch.context() as patch:
+            patch.setattr(DeadStream, "missing_for", lambda *_: 0.05)
+            await channel.reject(await some(channel, 2), "unknown customer")
+            assert await channel.dead() == []
+            assert await channel.redrive() == busway.Redrive(left=2)
+            assert await channel.redrive(reason="unknown") == busway.Redrive(), "their reasons are not known yet"
+        await shown(bus, dead=2)
+        assert (await channel.redrive()).redriven == 2
 
 
 async def test_some_come_back_by_object_id_or_filter(net: Net) -> None:

@@ -4,6 +4,7 @@ ChannelVerbs and Channel call it. It reads and redrives some hundred letters at 
 letter by its offset and epoch, and redrives it once. So a redrive may be interrupted and repeated.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
@@ -32,6 +33,9 @@ LAST: Final = 100
 """Letters that are listed by default."""
 _BATCH: Final = 500
 """Letters of one request to the broker."""
+_STORING: Final = 1.0
+"""Seconds to wait for letters that the broker is still storing."""
+_POLL: Final = 0.02
 _OPEN, _REDRIVEN, _REDRIVEN_BEFORE, _GONE = range(4)
 
 
@@ -46,6 +50,7 @@ class Selection:
         if isinstance(since, str):
             seconds("since", since)  # a length of time back
         self.since = since
+        self.everything = self._topic is None and not reason and since is None
 
     def has(self, letter: DeadLetter) -> bool:
         """Whether a letter is selected by topic and reason. The time is checked when the stream is read."""
@@ -78,7 +83,7 @@ class DeadLetters:
             check_count("last", last)
         selection = Selection(topic, reason, since)
         parts: dict[str, deque[DeadLetter]] = {}
-        async for batch in self._batches(stream, channel, selection):
+        async for batch in self._batches(await self._stored(stream, channel), selection):
             states = await self._states("dead", batch)
             for letter, state in zip(batch, states, strict=True):
                 if state in {_REDRIVEN, _REDRIVEN_BEFORE} and not redriven:
@@ -105,24 +110,27 @@ class DeadLetters:
         selection = Selection(topic, reason, since)
         given = [letters] if isinstance(letters, DeadLetter | str) else None if letters is None else list(letters)
         _check_given(stream, channel, given or ())
-        result = Redrive(unreached=(await self._info(stream, channel)).unreached)
+        info = await self._stored(stream, channel)
+        result = Redrive(unreached=info.unreached)
         if given is None:
-            async with aclosing(self._batches(stream, channel, selection)) as batches:
+            if selection.everything:
+                result.left = info.dying
+            async with aclosing(self._batches(info, selection)) as batches:
                 async for batch in batches:
                     await self._send(batch, result, progress)
             return result
-        wanted = await self._resolve(stream, channel, given)
+        wanted = await self._resolve(info, given)
         for at in range(0, len(wanted), _BATCH):
             batch = [letter for letter in wanted[at : at + _BATCH] if selection.has(letter)]
             for part in {letter.part: None for letter in batch}:
                 await self._send([letter for letter in batch if letter.part == part], result, progress)
         return result
 
-    async def _resolve(self, stream: str, channel: str, given: list[DeadLetter | str]) -> list[DeadLetter]:
+    async def _resolve(self, info: ChannelInfo, given: list[DeadLetter | str]) -> list[DeadLetter]:
         """The given letters, and the letters whose ids begin with the given texts."""
         found: dict[str, dict[str, DeadLetter]] = {prefix: {} for prefix in given if isinstance(prefix, str)}
         if found:
-            async for batch in self._batches(stream, channel, Selection("**", None, None)):
+            async for batch in self._batches(info, Selection("**", None, None)):
                 for letter in batch:
                     for prefix, same in found.items():
                         if letter.id.startswith(prefix):
@@ -130,7 +138,9 @@ class DeadLetters:
         for prefix, same in found.items():
             if len(same) != 1 or not prefix:
                 what = "no dead letter" if not same else f"{len(same)} dead letters"
-                raise OutOfRange(f"the channel {stream}/{channel} has {what} with an id that begins with {prefix!r}")
+                raise OutOfRange(
+                    f"the channel {info.stream}/{info.name} has {what} with an id that begins with {prefix!r}"
+                )
         return [item if isinstance(item, DeadLetter) else next(iter(found[item].values())) for item in given]
 
     async def _send(self, batch: list[DeadLetter], result: Redrive, progress: Progress | None) -> None:
@@ -160,9 +170,9 @@ class DeadLetters:
         states: list[int] = answer["states"]
         return states
 
-    async def _batches(self, stream: str, channel: str, selection: Selection) -> AsyncGenerator[list[DeadLetter], None]:
+    async def _batches(self, info: ChannelInfo, selection: Selection) -> AsyncGenerator[list[DeadLetter], None]:
         """The selected letters of a channel in the order in which they were stored. Each batch is of one part."""
-        info = await self._info(stream, channel)
+        stream, channel = info.stream, info.name
         topic = info.dead_letter.replace("{stream}", stream).replace("{channel}", channel)
         for part in await self._streams(topic) if topic else ():
             waiting: dict[str, list[DeadLetter]] = {}
@@ -178,6 +188,14 @@ class DeadLetters:
                             yield waiting.pop(letter.part)
             for batch in waiting.values():
                 yield batch
+
+    async def _stored(self, stream: str, channel: str) -> ChannelInfo:
+        """The channel, as soon as it has stored the letters of all messages that were rejected by now; within bounds."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _STORING
+        while (info := await self._info(stream, channel)).dying and loop.time() < until:  # noqa: ASYNC110, the broker reports no event
+            await asyncio.sleep(_POLL)
+        return info
 
     async def _info(self, stream: str, channel: str) -> ChannelInfo:
         named = {"stream": check_name("stream", stream), "channel": check_name("channel", channel)}
