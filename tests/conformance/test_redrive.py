@@ -55,6 +55,11 @@ async def test_a_list_is_bounded_and_chooses(net: Net) -> None:
         for wrong in ({"last": 0}, {"topic": "a//b"}, {"since": "yesterday"}):
             with pytest.raises((ValueError, busway.BusError)):
                 await channel.dead(**wrong)
+        for name, value in {"since": 5, "topic": 5, "reason": 5}.items():
+            with pytest.raises(TypeError, match=f"^{name} must be "):
+                await channel.dead(**{name: value})
+        with pytest.raises(TypeError, match=r"^letters must be "):
+            await channel.redrive(5)  # type: ignore[arg-type]
 
 
 async def test_all_come_back_once_and_as_if_for_the_first_time(net: Net) -> None:

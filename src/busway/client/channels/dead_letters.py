@@ -43,10 +43,13 @@ class Selection:
     """Selects dead letters by topic, reason and time."""
 
     def __init__(self, topic: str, reason: str | None, since: Since | None) -> None:
+        check_type("topic", topic, str, "a topic or a pattern")
         self._topic = None if topic == "**" else check_pattern(topic)
         if reason is not None:
             check_type("reason", reason, str, "a text")
         self._reason = reason and reason.casefold()
+        if since is not None:
+            check_type("since", since, (str, timedelta, datetime), "a time or a length of time back")
         if isinstance(since, str):
             seconds("since", since)  # a length of time back
         self.since = since
@@ -108,6 +111,8 @@ class DeadLetters:
     ) -> Redrive:
         """Redrive dead letters of a channel, as Bus.redrive_channel() does."""
         selection = Selection(topic, reason, since)
+        if letters is not None:
+            check_type("letters", letters, (DeadLetter, str, Iterable), "dead letters or their ids")
         given = [letters] if isinstance(letters, DeadLetter | str) else None if letters is None else list(letters)
         _check_given(stream, channel, given or ())
         info = await self._stored(stream, channel)
