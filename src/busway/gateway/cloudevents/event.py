@@ -105,7 +105,7 @@ def decode(headers: Mapping[str, str], body: bytes) -> list[Event]:
         try:
             listed = msgspec.json.decode(body, type=list[msgspec.Raw])
         except (ValueError, RecursionError) as error:
-            raise EventError(f"a batch is a JSON array of events: {error}") from error
+            raise EventError(f"a batch must be a JSON array of events: {error}") from error
         events = []
         for number, text in enumerate(listed):
             try:
@@ -127,7 +127,7 @@ def from_json(text: bytes | msgspec.Raw) -> Event:
         data, encoded = members.pop("data", None), members.pop("data_base64", None)
         attributes = {name: _integer(msgspec.json.decode(value)) for name, value in members.items()}
     except (ValueError, RecursionError) as error:
-        raise EventError(f"an event is a JSON object: {error}") from error
+        raise EventError(f"an event must be a JSON object: {error}") from error
     attributes = {name: value for name, value in attributes.items() if value is not None}
     return _event(attributes, _data(data, encoded, attributes.get("datacontenttype")))
 
@@ -166,7 +166,7 @@ def _from_binary(headers: Mapping[str, str], body: bytes) -> Event:
     for name, value in headers.items():
         if name.startswith("ce-"):
             if name == "ce-datacontenttype":
-                raise EventError("in binary mode the type of the data is the header content-type")
+                raise EventError("ce-datacontenttype is not allowed: in binary mode use the header content-type")
             attributes[name.removeprefix("ce-")] = _plain_header(name, value)
     if kind := headers.get("content-type"):
         attributes["datacontenttype"] = kind

@@ -21,7 +21,7 @@ _SESSION: Final = 16
 """Digits of a message id that identify the session of its sender."""
 
 
-class Sent(Protocol):
+class MessageLike(Protocol):
     """The attributes of a message that the mapping reads."""
 
     @property
@@ -57,7 +57,7 @@ def to_message(event: Event, topic: str | None = None) -> tuple[str, bytes, dict
     return topic, event.data or b"", {**extensions, **fields, **others}
 
 
-def from_message(message: Sent) -> Event:
+def from_message(message: MessageLike) -> Event:
     """The event of a message; a message that was no event becomes one."""
     fields = message.fields
     attributes = {name: fields[PREFIX + name] for name in _ATTRIBUTES if PREFIX + name in fields}
@@ -95,7 +95,7 @@ def _as_fields(defaults: Mapping[str, Any], fields: Mapping[str, Any], data: byt
     return Event(**defaults, data=data, datacontenttype=kind, extensions={TYPED: pack(fields)})
 
 
-def source(message: Sent) -> str:
+def source(message: MessageLike) -> str:
     """The sender of a message as a URI reference: its name, or its session."""
     return quote(message.sender, safe="/:@") if message.sender else f"busway:{message.id[:_SESSION]}"
 

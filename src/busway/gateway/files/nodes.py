@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from busway.gateway.files.kernel.device import Kernel
 from busway.gateway.files.kernel.protocol import DIRECT_IO, SCHEDULE_NOTIFY
 
-Later: TypeAlias = Coroutine[Any, Any, None]
+Continuation: TypeAlias = Coroutine[Any, Any, None]
 """The rest of a request that must wait for the broker."""
 
 READABLE: Final = POLLIN | POLLRDNORM
@@ -45,7 +45,7 @@ class Node:
         """Open the node. Raises OSError if that is not allowed."""
         raise OSError(EACCES, "this node can't be opened")
 
-    def touch(self) -> Later | None:
+    def touch(self) -> Continuation | None:
         """A program sets the times or the length of the node, which must then exist."""
         return None
 
@@ -117,15 +117,15 @@ class File:
         self.kernel = kernel
         self._key: int | None = None
 
-    def read(self, number: int, offset: int, size: int, flags: int) -> Later | None:
+    def read(self, number: int, offset: int, size: int, flags: int) -> Continuation | None:
         """Answer with data. Raises OSError."""
         raise OSError(EINVAL, "this file can't be read")
 
-    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
+    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Continuation | None:
         """Accept data, which is valid only during the call. Raises OSError."""
         raise OSError(EINVAL, "this file can't be written")
 
-    def flush(self, number: int) -> Later | None:
+    def flush(self, number: int) -> Continuation | None:
         """A program closes a descriptor of the file."""
         self.kernel.data(number)
         return None
@@ -150,7 +150,7 @@ class File:
             key, self._key = self._key, None
             self.kernel.wake(key)
 
-    def close(self) -> Later | None:
+    def close(self) -> Continuation | None:
         """The last descriptor of the file is closed."""
         return None
 

@@ -15,7 +15,7 @@ from busway.errors import BusError
 from busway.gateway.files.kernel.device import Kernel
 from busway.gateway.files.kernel.protocol import DIRECT_IO, PARALLEL, STREAM
 from busway.gateway.files.long_writes import FULL, LongWrites
-from busway.gateway.files.nodes import File, Later, Node
+from busway.gateway.files.nodes import Continuation, File, Node
 from busway.gateway.files.topics.subscriptions import TopicSubscriptions, os_error
 from busway.gateway.files.topics.tree import Paths, Tree
 
@@ -74,7 +74,7 @@ class ServiceFile(File):
         """Set when a reply was read to its end."""
         self._long_writes = LongWrites(services.kernel, self._subscriptions.settings.line, self._begin, self._dropped)
 
-    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
+    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Continuation | None:
         size = len(data)
         request: bytes | None = bytes(data)
         if offset or size > FULL or self._long_writes:

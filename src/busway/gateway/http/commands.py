@@ -31,8 +31,8 @@ from busway.gateway.queues.services import DoorServices
 
 log = logging.getLogger("busway.gateway")
 
-Later: TypeAlias = Coroutine[Any, Any, None]
-Command: TypeAlias = Callable[[Session, Request], Later | None]
+Continuation: TypeAlias = Coroutine[Any, Any, None]
+Command: TypeAlias = Callable[[Session, Request], Continuation | None]
 
 _MOST: Final = 1024
 """Most messages of one `take`."""
@@ -67,7 +67,7 @@ class Commands:
             "bind": self._bind,
         }
 
-    def run(self, session: Session, request: Request) -> Later | None:
+    def run(self, session: Session, request: Request) -> Continuation | None:
         """Start a command. Raises Refused, a BusError, ValueError or TypeError."""
         cmd = request.cmd
         if self._guard.active and cmd != "ping":
@@ -299,11 +299,11 @@ class Commands:
             ):
                 served.add(subscriber.consumer.queue)
         session.subscribers.clear()
-        self._later(self.services.leave(session))
+        self._start_task(self.services.leave(session))
         for queue in served:
-            self._later(self._unserved(queue))
+            self._start_task(self._unserved(queue))
         for mq in temporary:
-            self._later(self._remove_queue(mq))
+            self._start_task(self._remove_queue(mq))
 
     async def _remove_queue(self, mq: str) -> None:
         queue = self.queues.find(mq)
@@ -319,8 +319,8 @@ class Commands:
             self.calls.unserved(queue.stream)
             self.services.unserved(queue.stream, GONE_TEXT)
 
-    def _later(self, work: Later) -> None:
-        task = asyncio.get_running_loop().create_task(_quiet(work))
+    def _start_task(self, work: Continuation) -> None:
+        task = asyncio.get_running_loop().create_task(_log_errors(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -332,7 +332,7 @@ class Commands:
         await self.services.close()
 
 
-async def _quiet(work: Later) -> None:
+async def _log_errors(work: Continuation) -> None:
     try:
         await work
     except BusError as error:

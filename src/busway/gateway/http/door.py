@@ -19,18 +19,18 @@ from busway.errors import ListenFailed
 from busway.gateway.auth.guard import Guard, Keys
 from busway.gateway.http.commands import Commands
 from busway.gateway.http.origins import Origins
-from busway.gateway.http.recent import Recent
-from busway.gateway.http.routes import application, unheard
-from busway.gateway.http.websocket import GOING_AWAY, TOO_SLOW, Flushes, Pubs, Socket
+from busway.gateway.http.recent import RecentMessages
+from busway.gateway.http.routes import application, http_log
+from busway.gateway.http.websocket import GOING_AWAY, TOO_SLOW, FastPublisher, FlushScheduler, Socket
 from busway.gateway.json.config import Http, host_port
 from busway.gateway.json.statuses import AWAY, FORBIDDEN, MISDIRECTED
 from busway.gateway.queues.queues import Queues
 from busway.transport.interfaces import is_exposed
 
 try:
-    from busway.gateway.http.websocket_picows import Front
+    from busway.gateway.http.websocket_picows import ProtocolSwitch
 except ImportError:  # without picows aiohttp reads WebSockets
-    Front = None  # type: ignore[assignment, misc]
+    ProtocolSwitch = None  # type: ignore[assignment, misc]
 
 if TYPE_CHECKING:
     from busway.broker.server import Server
@@ -60,7 +60,7 @@ class JsonDoor:
         self._host, self._port = host_port(settings.address)
         self.origins = Origins(self._host, settings.hosts, settings.cors)
         self._sockets: set[Socket] = set()
-        self.fronts: set[Any] = set()
+        self.new_connections: set[Any] = set()
         """Connections whose first request is not complete."""
         self._empty = asyncio.Event()
         self._empty.set()
@@ -116,15 +116,15 @@ class JsonDoor:
         if not self.guard.active and await is_exposed(self._host):
             self._exposure.open(HTTP, self.address, "keys")
         self.bus = await self._server.connect(name="json").open()
-        self._flushes = Flushes()
+        self._flushes = FlushScheduler()
         queues = Queues(self._server, self.bus, self.settings)
         self._commands = Commands(self.bus, queues, self.settings, self.guard)
-        self._recent = Recent()
-        self._pubs = Pubs(self.bus, queues, self._commands.counters, self._recent)
+        self._recent = RecentMessages()
+        self._pubs = FastPublisher(self.bus, queues, self._commands.counters, self._recent)
         self._runner = web.AppRunner(
             application(self, self._server),
             access_log=None,
-            logger=unheard,
+            logger=http_log,
             handler_cancellation=True,
             shutdown_timeout=1.0,
             lingering_time=_LINGER,
@@ -148,8 +148,8 @@ class JsonDoor:
             self._listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for front in list(self.fronts):
-            front.abort()
+        for connection in list(self.new_connections):
+            connection.abort()
         for socket in list(self._sockets):
             socket.disconnect(GOING_AWAY, "the broker stops")
         with suppress(TimeoutError):
@@ -184,7 +184,7 @@ class JsonDoor:
     # Connections.
 
     def _accept(self) -> asyncio.BaseProtocol:
-        return self.plain() if Front is None else Front(self)
+        return self.plain() if ProtocolSwitch is None else ProtocolSwitch(self)
 
     def plain(self) -> Any:
         """The HTTP protocol of aiohttp for a connection."""

@@ -14,7 +14,7 @@ Place: TypeAlias = tuple[str | None, str | None, int | None]
 """Position of a message: broker, stream and offset. In a cluster several nodes have a stream of the same name."""
 
 
-class Recent:
+class RecentMessages:
     """The part of each message that is the same for all subscribers of the flat form without a window."""
 
     __slots__ = ("_bytes", "_new", "_old")

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from busway.gateway.json import envelope
-from busway.gateway.json.envelope import HEADERS, UNSET, Called, Malformed, Request
+from busway.gateway.json.envelope import HEADERS, UNSET, Malformed, PathCall, Request
 from busway.gateway.json.url_calls import named
 
 _KEYS: Final = {
@@ -147,7 +147,7 @@ def _from_path(verb: str, url: str, query: dict[str, str], kind: str, decoded: A
     first = mq or (parts[0] if parts else None)
     control = {"mq": first, "ack": False, "module": module, "method": method}
     request = envelope.of(query | control | {"params": more if whole else [*params, *more]})
-    request.called = Called(_unsigned(url), verb, parts, mq, body if whole else decoded, kind)
+    request.called = PathCall(_unsigned(url), verb, parts, mq, body if whole else decoded, kind)
     request.plain = True
     request.more, request.whole = more, whole
     path = [*mq.split("/"), *parts] if mq else parts

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from busway.broker.server import Server
     from busway.gateway.http.door import JsonDoor
 
-unheard: Final = logging.getLogger("busway.gateway.http.plain")
+http_log: Final = logging.getLogger("busway.gateway.http.plain")
 """Logger for aiohttp. It drops errors about invalid HTTP, which clients get as an answer."""
-unheard.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], http.UNREADABLE)))
+http_log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], http.UNREADABLE)))
 
 _PAGES: Final = frozenset({"/healthz", "/readyz", "/metrics", "/services", "/openapi.json", "/asyncapi.json"})
 """Pages that change nothing. The door always answers them; pages of other origins may link to, but not read them."""

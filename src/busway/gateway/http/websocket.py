@@ -17,7 +17,7 @@ from busway.client.bus import Bus
 from busway.client.durable.in_flight import Row
 from busway.errors import BusError
 from busway.gateway.http import fast_publish
-from busway.gateway.http.recent import Recent
+from busway.gateway.http.recent import RecentMessages
 from busway.gateway.json import envelope
 from busway.gateway.json.counters import Counters
 from busway.gateway.json.envelope import FLAT, Ident, Malformed
@@ -45,10 +45,10 @@ _ACKED: Final = [fast_publish.framed(size + len(_FLAT)) + _FLAT for size in rang
 """The beginning of the answer to a `pub`, by the length of the rest."""
 
 
-class Pubs:
+class FastPublisher:
     """Publishes messages of the fast path: stores them, answers the client, and puts their JSON into the cache."""
 
-    def __init__(self, bus: Bus, queues: Queues, counters: Counters, recent: Recent) -> None:
+    def __init__(self, bus: Bus, queues: Queues, counters: Counters, recent: RecentMessages) -> None:
         self._known = queues.known
         self._counters = counters
         self._recent = recent
@@ -104,7 +104,7 @@ class Pubs:
         socket.refuse(FLAT, msgspec.json.decode(ident), status, text)
 
 
-class Flushes:
+class FlushScheduler:
     """Flushes clients at the end of the next turn of the loop, so that deliveries and answers often share a write."""
 
     def __init__(self) -> None:
@@ -129,9 +129,9 @@ class Socket(Session):
     def __init__(
         self,
         commands: "Commands",
-        pubs: Pubs,
-        recent: Recent,
-        flushes: Flushes,
+        pubs: FastPublisher,
+        recent: RecentMessages,
+        flushes: FlushScheduler,
         transport: asyncio.Transport,
         pending: int,
         on_close: Callable[[], None],
@@ -157,10 +157,10 @@ class Socket(Session):
         """The fast path; None if the door has keys, because then every request needs a signature check."""
         transport.set_write_buffer_limits(HIGH)
 
-    # In.
+    # Requests.
 
     def frame(self, data: bytes | str) -> None:
-        """A message has arrived."""
+        """Handle a message of the client."""
         if self._publish is not None and self._running is None and type(data) is bytes and self._publish(self, data):
             return
         try:
@@ -182,7 +182,7 @@ class Socket(Session):
             self.paused = False
             self._transport.resume_reading()
 
-    # Out.
+    # Answers and messages.
 
     def send(self, data: bytes) -> None:
         """Queue a text message."""

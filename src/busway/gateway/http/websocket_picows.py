@@ -92,7 +92,7 @@ _SPACE: Final = 0x20
 """No HTTP request begins with a byte below this. Native clients and TLS do, and aiohttp refuses them at once."""
 
 
-class Front(asyncio.Protocol):
+class ProtocolSwitch(asyncio.Protocol):
     """The first protocol of a connection: reads the first request and switches to picows or aiohttp."""
 
     def __init__(self, door: "JsonDoor") -> None:
@@ -103,7 +103,7 @@ class Front(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._door.fronts.add(self)
+        self._door.new_connections.add(self)
         self._timer = asyncio.get_running_loop().call_later(self._door.settings.slow, transport.close)
 
     def data_received(self, data: bytes) -> None:
@@ -160,7 +160,7 @@ class Front(asyncio.Protocol):
         self._finish()
 
     def _finish(self) -> None:
-        self._door.fronts.discard(self)
+        self._door.new_connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
 

@@ -39,7 +39,7 @@ class Malformed(Refused):
         self.ident = ident
 
 
-class Called(NamedTuple):
+class PathCall(NamedTuple):
     """A call by the path of an HTTP request, as the client sent it."""
 
     url: str
@@ -93,7 +93,7 @@ class Request:
         self.status: Any = None
         self.plain = False
         """The HTTP answer has the body alone, and its control fields in HTTP headers."""
-        self.called: Called | None = None
+        self.called: PathCall | None = None
         """The call by the path of an HTTP request; None for any other request."""
         self.more: list[Any] = []
         """Parameters of a call that are not in its path."""

@@ -31,7 +31,7 @@ _PARTS: Final = 8
 """Parts of a path that may be parameters of a service of the bus."""
 
 
-class Expected(NamedTuple):
+class PendingCall(NamedTuple):
     """A call in flight to a client of the door."""
 
     session: "Session"
@@ -53,7 +53,7 @@ class Calls:
         self._settings = settings
         self._guard = guard
         self._publish = publish
-        self._expected: dict[tuple[str, Ident], Expected] = {}
+        self._pending: dict[tuple[str, Ident], PendingCall] = {}
 
     def begin(self, session: "Session", request: Request) -> None:
         """Start a call, which runs in the background. Raises Refused."""
@@ -126,7 +126,7 @@ class Calls:
         session.busy += 1
         timer = asyncio.get_running_loop().call_later(seconds, self._timed_out, key, seconds)
         form = HEADERS if request.plain else request.form
-        self._expected[key] = Expected(session, form, timer, queue.stream)
+        self._pending[key] = PendingCall(session, form, timer, queue.stream)
         try:
             await self._publish(queue, request, session.id)
         except BaseException:
@@ -136,8 +136,8 @@ class Calls:
     def route(self, session: "Session", target: "Session", request: Request) -> None:
         """Send the answer of a service, which `session` has sent, to the caller `target`."""
         key = target.id, request.ident
-        expected = self._expected.get(key)
-        form = target.form if expected is None else expected.form
+        call = self._pending.get(key)
+        form = target.form if call is None else call.form
         head = {
             name: value
             for name, value in request.head.items()
@@ -151,29 +151,29 @@ class Calls:
         target.answer(form, request.ident, _status(request), body, head)
 
     def _timed_out(self, key: tuple[str, Ident], seconds: float) -> None:
-        if (expected := self._forget(key)) is not None:
-            expected.session.answer(expected.form, key[1], LATE, f"the service did not answer within {seconds:g} s")
+        if (call := self._forget(key)) is not None:
+            call.session.answer(call.form, key[1], LATE, f"the service did not answer within {seconds:g} s")
 
     def pending(self, stream: str) -> bool:
         """Whether a call to the service of a queue is in flight."""
-        return any(expected.stream == stream for expected in self._expected.values())
+        return any(call.stream == stream for call in self._pending.values())
 
     def unserved(self, stream: str) -> None:
         """The service of a queue has disconnected: answer its calls in flight with an error."""
-        for key in [key for key, expected in self._expected.items() if expected.stream == stream]:
-            if (expected := self._forget(key)) is not None:
-                expected.session.refuse(expected.form, key[1], GONE, GONE_TEXT)
+        for key in [key for key, call in self._pending.items() if call.stream == stream]:
+            if (call := self._forget(key)) is not None:
+                call.session.refuse(call.form, key[1], GONE, GONE_TEXT)
 
-    def _forget(self, key: tuple[str, Ident]) -> Expected | None:
-        if (expected := self._expected.pop(key, None)) is not None:
-            expected.timer.cancel()
-            expected.session.busy -= 1
-            expected.session.relieved()
-        return expected
+    def _forget(self, key: tuple[str, Ident]) -> PendingCall | None:
+        if (call := self._pending.pop(key, None)) is not None:
+            call.timer.cancel()
+            call.session.busy -= 1
+            call.session.relieved()
+        return call
 
     def disconnected(self, session: "Session") -> None:
         """A caller has disconnected: forget its calls."""
-        for key in [key for key in self._expected if key[0] == session.id] if session.busy else ():
+        for key in [key for key in self._pending if key[0] == session.id] if session.busy else ():
             self._forget(key)
 
     # Calls to services of the bus.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-Takes: TypeAlias = Callable[[object], bool]
+TagPredicate: TypeAlias = Callable[[object], bool]
 
 LONGEST: Final = 127
 """Largest size of a filter, in bytes."""
@@ -21,7 +21,7 @@ def check(text: str) -> str:
     return text
 
 
-def takes(text: str | None) -> Takes | None:
+def takes(text: str | None) -> TagPredicate | None:
     """A predicate that is true for a tag that the filter matches. None: an empty filter matches every message."""
     if not text:
         return None

@@ -6,7 +6,7 @@ match. A machine, without a socket or a clock.
 
 from typing import Any, Final, Protocol
 
-from busway.gateway.queues.filters import Takes
+from busway.gateway.queues.filters import TagPredicate
 
 BATCH: Final = 512
 """Messages that a subscriber without a window may be given at once."""
@@ -32,7 +32,7 @@ class Subscriber:
         channel: str,
         credit: int | None,
         text: str | None,
-        takes: Takes | None,
+        takes: TagPredicate | None,
         *,
         prefix: bytes = b"",
     ) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("busway.gateway")
 
 
-class Bound(NamedTuple):
+class Binding(NamedTuple):
     """A bound URL: its queue, the URL, and the rest of the requested path after it."""
 
     mq: str
@@ -90,23 +90,23 @@ class DoorServices:
         await consumers.close_unused(queue.stream)  # unused consumers of the door do not count
         return bool(await self._queues.consumers(queue))
 
-    def match(self, path: str) -> Bound | None:
+    def match(self, path: str) -> Binding | None:
         """The longest bound URL that a path begins with."""
         path = "/" + path.strip("/")
         end = len(path)
         while end > 0:
             door_service = self._services.get(path[1:end])
             if door_service is not None and door_service.url is not None:
-                return Bound(door_service.mq, door_service.url, path[end + 1 :])
+                return Binding(door_service.mq, door_service.url, path[end + 1 :])
             end = path.rfind("/", 0, end)
         return None
 
     @property
-    def root(self) -> Bound | None:
+    def root(self) -> Binding | None:
         """The service that has bound the URL `/`; None if no client has."""
         door_service = self._services.get("")
         return (
-            None if door_service is None or door_service.url is None else Bound(door_service.mq, door_service.url, "")
+            None if door_service is None or door_service.url is None else Binding(door_service.mq, door_service.url, "")
         )
 
     def serves(self, topic: str) -> bool:

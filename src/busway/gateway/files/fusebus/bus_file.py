@@ -18,7 +18,7 @@ from busway.gateway.files.fusebus.exchange import Client, Exchange
 from busway.gateway.files.kernel.device import Kernel
 from busway.gateway.files.kernel.protocol import DIRECT_IO, PARALLEL, STREAM
 from busway.gateway.files.long_writes import FULL, PATIENCE, LongWrites
-from busway.gateway.files.nodes import File, Later, Node
+from busway.gateway.files.nodes import Continuation, File, Node
 
 log = logging.getLogger("busway.gateway")
 
@@ -114,7 +114,7 @@ class BusFile(File):
         """Whether the file has an unfinished write."""
         return bool(self._long_writes)
 
-    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
+    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Continuation | None:
         size = len(data)
         if not offset and size <= FULL and not self._long_writes:
             return self._handle(number, bytes(data), size, flags)
@@ -132,7 +132,7 @@ class BusFile(File):
         if not self._bridge.check() and flags & os.O_NONBLOCK:
             raise OSError(EAGAIN, "the queue to the bus is full")
 
-    def _handle(self, number: int, data: bytes, size: int, flags: int, *, started: bool = False) -> Later | None:
+    def _handle(self, number: int, data: bytes, size: int, flags: int, *, started: bool = False) -> Continuation | None:
         """Handle a whole write. `size` is the answer for a message. `started`: check() has found room for it before."""
         length, channel = self._exchange.write(self.client, data)
         if channel < 0:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from busway.gateway.files.fusebus.bridge import Bridge
 from busway.gateway.files.fusebus.exchange import Exchange
 from busway.gateway.files.kernel.device import Kernel
-from busway.gateway.files.nodes import File, Later, Node
+from busway.gateway.files.nodes import Continuation, File, Node
 
 
 class ChannelsNode(Node):
@@ -64,7 +64,7 @@ class ChannelsFile(File):
     def ready(self) -> bool:
         return self._seen < self._node.size
 
-    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later | None:
+    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Continuation | None:
         """Register the names in the lines, all of them or none. The offset is ignored: names go to the end."""
         del offset, flags
         names = self._node.exchange.registry.unknown(bytes(data))

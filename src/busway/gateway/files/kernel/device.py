@@ -105,7 +105,7 @@ class Kernel:
 
     def _unexpected(self, number: int, error: Exception) -> None:
         self.failed += 1
-        log.error("a request of the kernel failed", exc_info=error)
+        log.error("unexpected error in a request of the kernel", exc_info=error)
         self.fail(number, EIO)
 
     @property

@@ -15,7 +15,7 @@ from busway.gateway.files.config import Mount
 from busway.gateway.files.kernel import protocol
 from busway.gateway.files.kernel.device import Handler, Kernel
 from busway.gateway.files.kernel.protocol import Attributes, Op
-from busway.gateway.files.nodes import File, Folder, Later, Node, folder
+from busway.gateway.files.nodes import Continuation, File, Folder, Node, folder
 
 _PREFIX: Final = "user."
 _READ: Final = protocol.READ.size
@@ -125,7 +125,7 @@ class FileSystem:
         node.lookups += 1
         return self._attributes(node)
 
-    def _lookup(self, number: int, node: int, body: memoryview) -> Later | None:
+    def _lookup(self, number: int, node: int, body: memoryview) -> Continuation | None:
         found = folder(self._node(node)).find(protocol.name_of(body))
         if iscoroutine(found):
             return self._lookup_later(number, found)
@@ -157,7 +157,7 @@ class FileSystem:
     def _getattr(self, number: int, node: int, _body: memoryview) -> None:
         self._kernel.data(number, protocol.answer_attributes(self._attributes(self._node(node))))
 
-    def _setattr(self, number: int, node: int, body: memoryview) -> Later | None:
+    def _setattr(self, number: int, node: int, body: memoryview) -> Continuation | None:
         """Ignore a new length or time, which a shell redirection and touch set; refuse a new owner or mode."""
         valid, _ = protocol.SETATTR.unpack_from(body)
         if valid & protocol.OWNERSHIP:
@@ -168,7 +168,7 @@ class FileSystem:
         self._getattr(number, node, body)
         return None
 
-    async def _touch_later(self, number: int, node: int, touch: Later) -> None:
+    async def _touch_later(self, number: int, node: int, touch: Continuation) -> None:
         await touch
         self._getattr(number, node, memoryview(b""))
 
@@ -193,18 +193,18 @@ class FileSystem:
 
     # Open files.
 
-    def _open(self, number: int, node: int, body: memoryview) -> Later | None:
+    def _open(self, number: int, node: int, body: memoryview) -> Continuation | None:
         flags, _ = protocol.OPEN.unpack_from(body)
         return self._open_node(number, self._node(node), flags, b"")
 
-    def _create(self, number: int, node: int, body: memoryview) -> Later | None:
+    def _create(self, number: int, node: int, body: memoryview) -> Continuation | None:
         flags, *_ = protocol.CREATE.unpack_from(body)
         new_node = folder(self._node(node)).create(protocol.name_of(body[protocol.CREATE.size :]))
         if flags & os.O_EXCL and new_node.lookups:
             raise OSError(EEXIST, "the file exists")
         return self._open_node(number, new_node, flags, protocol.answer_entry(self._entry(new_node)))
 
-    def _open_node(self, number: int, node: Node, flags: int, entry: bytes) -> Later | None:
+    def _open_node(self, number: int, node: Node, flags: int, entry: bytes) -> Continuation | None:
         if isinstance(node, Folder):
             raise OSError(EISDIR, "a folder can't be opened as a file")
         opened = node.open(flags)
@@ -226,33 +226,33 @@ class FileSystem:
         try:
             return self.files[handle]
         except KeyError:
-            raise OSError(EBADF, "no open file") from None
+            raise OSError(EBADF, "the file is not open") from None
 
-    def _read(self, number: int, _node: int, body: memoryview) -> Later | None:
+    def _read(self, number: int, _node: int, body: memoryview) -> Continuation | None:
         handle, offset, size, flags = _TRANSFER(body)
         file = self.files.get(handle)
         if file is None:
-            raise OSError(EBADF, "no open file")
+            raise OSError(EBADF, "the file is not open")
         if not flags & os.O_ACCMODE:  # a reader that can't write can't subscribe or request, so it would wait forever
             flags |= os.O_NONBLOCK
         return file.read(number, offset, size, flags)
 
-    def _write(self, number: int, _node: int, body: memoryview) -> Later | None:
+    def _write(self, number: int, _node: int, body: memoryview) -> Continuation | None:
         handle, offset, size, flags = _TRANSFER(body)
         file = self.files.get(handle)
         if file is None:
-            raise OSError(EBADF, "no open file")
+            raise OSError(EBADF, "the file is not open")
         return file.write(number, offset, body[_READ : _READ + size], flags)
 
     def _poll(self, number: int, _node: int, body: memoryview) -> None:
         handle, key, flags, _ = protocol.POLL.unpack_from(body)
         self._kernel.data(number, protocol.POLLED.pack(self._file(handle).poll(key, flags), 0))
 
-    def _flush(self, number: int, _node: int, body: memoryview) -> Later | None:
+    def _flush(self, number: int, _node: int, body: memoryview) -> Continuation | None:
         (handle,) = protocol.HANDLE.unpack_from(body)
         return self._file(handle).flush(number)
 
-    def _release(self, number: int, _node: int, body: memoryview) -> Later | None:
+    def _release(self, number: int, _node: int, body: memoryview) -> Continuation | None:
         (handle,) = protocol.HANDLE.unpack_from(body)
         closing = self._file(handle).close()
         del self.files[handle]
@@ -261,7 +261,7 @@ class FileSystem:
 
     # Open folders.
 
-    def _opendir(self, number: int, node: int, _body: memoryview) -> Later | None:
+    def _opendir(self, number: int, node: int, _body: memoryview) -> Continuation | None:
         entries = folder(self._node(node)).list()
         if iscoroutine(entries):
             return self._list_later(number, node, entries)

@@ -17,7 +17,7 @@ from busway.errors import BusError
 from busway.fields import encode_fields
 from busway.gateway.files.kernel.device import Kernel
 from busway.gateway.files.kernel.protocol import DIRECT_IO, STREAM
-from busway.gateway.files.nodes import File, Later, Node
+from busway.gateway.files.nodes import Continuation, File, Node
 from busway.gateway.files.topics import subscriptions
 from busway.gateway.files.topics.lines import LineParser, Reader
 from busway.gateway.files.topics.subscriptions import FollowedTopic, Form, TopicSubscriptions, os_error
@@ -73,7 +73,7 @@ class TopicNode(Node):
         followed = self._followed
         return self._opened(followed, flags) if followed is not None else self._follow(flags)
 
-    def touch(self) -> Later | None:
+    def touch(self) -> Continuation | None:
         return None if self._followed is not None else self._touch()
 
     async def _touch(self) -> None:
@@ -178,7 +178,7 @@ class TopicFile(File):
 
     # Writing.
 
-    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Later:
+    def write(self, number: int, offset: int, data: memoryview, flags: int) -> Continuation:
         del offset, flags
         unfinished, lines = self._parser.unfinished, list[bytes]()
         try:
@@ -230,7 +230,7 @@ class TopicFile(File):
         except BusError as error:
             raise os_error(error) from error
 
-    def flush(self, number: int) -> Later | None:
+    def flush(self, number: int) -> Continuation | None:
         line = self._parser.finish()
         if not line and not self._wrote:
             self.kernel.data(number)
