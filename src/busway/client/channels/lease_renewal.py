@@ -132,7 +132,7 @@ class LeaseRenewal:
         """Start renewing, for messages have arrived."""
         if self._timer is None and not self._renewing and self._limit != 0 and self._joined():
             self._stamp = int(self._core.loop.time() * 1000)
-            self._note_progress()
+            self._record_progress()
             if self._lease is None:
                 self._renew()
             else:
@@ -154,7 +154,7 @@ class LeaseRenewal:
 
     def acknowledged(self, broker: str, entries: Iterable[tuple[int, int, int]]) -> None:
         """Record that the program does not work on these messages any more: their acknowledgement was sent."""
-        self._note_progress()
+        self._record_progress()
         if (since := self._in_work.get(broker)) is not None:
             for first, count, _ in entries:
                 since.put(first, first + count, 0)
@@ -237,10 +237,10 @@ class LeaseRenewal:
         self._lapses += [(broker, runs, True) for broker, runs in over.items()]
 
     def _check_stalled(self, limit: float) -> None:
-        """Find out whether the waiting messages wait in vain."""
+        """Find out whether no consumer will take the waiting messages."""
         waiting = self._pending()
         if not waiting or self._taking() or self._received() - waiting != self._progress[1]:
-            self._note_progress()
+            self._record_progress()
         if not self.stalled:
             if self._handlers:
                 self.stalled = len(self._lapsed) >= self._handlers
@@ -259,7 +259,7 @@ class LeaseRenewal:
         if self.stalled:
             self._on_stalled()
 
-    def _note_progress(self) -> None:
+    def _record_progress(self) -> None:
         self._progress = self._core.loop.time(), self._received() - self._pending()
 
     def _lapse(self, broker: str, runs: list[tuple[int, int]], *, overdue: bool) -> None:
