@@ -115,7 +115,7 @@ async def test_what_waits_in_a_copy_is_told_and_can_be_handed_out(three, caplog)
     async with at_c.channel("jobs", "work", window=0) as jobs:
         (waits,) = await told_of(three.b)
         assert (waits["guid"], waits["messages"], waits["streams"]) == (three.a.guid, 6, {"jobs": 6})
-        assert "too few others are here who know" in waits["why"]
+        assert "too few nodes are linked to confirm" in waits["why"]
         assert "6 messages of jobs wait in the replica of lost node" in caplog.text
         info = await jobs.info()
         assert three.a.guid[:8] in info.unreached
