@@ -185,7 +185,7 @@ class _Handlers:
                     silent += _LOOK
                     if silent >= _KEEPALIVE:
                         silent = 0.0
-                        await self._write(response, b": keep-alive\n\n")
+                        await self._write(response, b": still here\n\n")
                     continue
                 silent = 0.0
                 position = ""
