@@ -1,4 +1,4 @@
-"""Admission: decides HELLO, SUBSCRIBE and SERVE frames by rules that need Python, and answers with a code of the protocol.
+"""Admission: decides HELLO, SUBSCRIBE and SERVE frames by rules in Python, and answers with a code of the protocol.
 
 The hub's event table calls it. The engine itself decides all frames of plain publishes, pushes and replies.
 """

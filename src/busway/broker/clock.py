@@ -1,8 +1,9 @@
 """The broker's clock: heartbeats, ticks while a slow consumer blocks publishers, and an alarm for the next deadline.
 
-The server starts it, and the hub and the sessions call it. A node of a cluster that has slept, because its process was stopped or
-its host was suspended, closes the connections of its clients before it reads their frames. A client may have moved to another
-node and published there again. A client that has not moved reconnects, and resends its unanswered publishes.
+The server starts it, and the hub and the sessions call it. A node of a cluster that has slept, because its process was
+stopped or its host was suspended, closes the connections of its clients before it reads their frames. A client may have
+moved to another node and published there again. A client that has not moved reconnects, and resends its unanswered
+publishes.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ LINKS: Final = 1.0
 TICK: Final = 0.02
 """Seconds between two ticks while a publisher is blocked."""
 ASLEEP: Final = 2
-"""Heartbeats without a beat after which clients may have moved. They tolerate three, one of which may precede the sleep."""
+"""Heartbeats without a beat after which clients may have moved. They tolerate three, one maybe before the sleep."""
 
 
 class Timed(Protocol):
@@ -49,7 +50,7 @@ class Clock:
         self._stopped = False
         self._awake = 0.0
         self.waited_for = inf
-        """Before this time no client has moved because the broker slept. By the clock that also runs while the host sleeps."""
+        """Before this time no client has moved after a sleep. By the clock that also runs while the host sleeps."""
 
     def start(self) -> None:
         heartbeat = self._hub.settings.heartbeat
@@ -85,8 +86,8 @@ class Clock:
     def look(self) -> None:
         """Abort the connections of all clients if this broker has slept for so long that they may have moved.
 
-        After a sleep the event loop may read before it runs its timers, so sessions call this before they read. Clients in
-        this process have slept, too, and links have their own check.
+        After a sleep the event loop may read before it runs its timers, so sessions call this before they read. Clients
+        in this process have slept, too, and links have their own check.
         """
         if (now := environment.boottime()) <= self.waited_for:
             return

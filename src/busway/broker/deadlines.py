@@ -1,6 +1,7 @@
 """A heap of deadlines, for machines without a clock.
 
-Items that are over are skipped. A deadline that was moved to a later time is found when the old one comes, so moving costs nothing.
+Items that are over are skipped. A deadline that was moved to a later time is found when the old one comes, so moving
+costs nothing.
 """
 
 import heapq

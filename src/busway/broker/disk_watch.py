@@ -54,7 +54,7 @@ class DiskWatch:
             self._refuse([stream])
 
     def figures(self) -> dict[str, Any] | None:
-        """The free space, the floor, whether messages are refused, and how often that began. None without a data folder."""
+        """The free space, the floor, whether and how often messages were refused. None without a data folder."""
         return None if self._folder is None else self._space.figures()
 
     def _schedule(self) -> None:
@@ -96,8 +96,8 @@ class DiskWatch:
         figures = {"free": space.free, "floor": space.floor}
         if space.low:
             log.warning(
-                "the disk with the data folder %s has %s free, less than the %s that the broker keeps free (--min-free-disk): "
-                "durable publishes to its streams are refused until there is more",
+                "the disk with the data folder %s has %s free, less than the %s that the broker keeps free "
+                "(--min-free-disk): durable publishes to its streams are refused until there is more",
                 *(self._folder, shown(space.free), shown(space.floor)),
             )
             self._hub.events.tell(f"{DISK}/low", figures, f"{shown(space.free)} free")

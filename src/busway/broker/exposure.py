@@ -1,7 +1,7 @@
-"""Exposure: finds listeners that other hosts can reach without authentication. The server refuses them unless it is `insecure`.
+"""Exposure: finds listeners that other hosts can reach without authentication. An `insecure` server allows them.
 
-Rules only, called by the server and its doors. Each listener needs its own authentication: `Settings.authenticate` or client
-certificates for native addresses, keys for the HTTP port, and the key of a cluster for its links.
+Rules only, called by the server and its doors. Each listener needs its own authentication: `Settings.authenticate` or
+client certificates for native addresses, keys for the HTTP port, and the key of a cluster for its links.
 """
 
 import logging
@@ -14,9 +14,9 @@ from busway.settings import TLS, Settings
 from busway.transport import Address
 
 NATIVE: Final = (
-    "{at} is refused: other hosts can reach it, and its clients need not prove who they are. Ask for certificates at a tls:// "
-    "address with tls=TLS(cert=..., key=..., ca=...) (busway serve --tls HOST:PORT --cert FILE --key FILE --ca FILE), "
-    "give authenticate= in busway.Settings, or bind to 127.0.0.1; insecure=True (busway serve --insecure) allows it"
+    "{at} is refused: other hosts can reach it, and its clients need not prove who they are. Ask for certificates at "
+    "a tls:// address with tls=TLS(cert=..., key=..., ca=...) "
+    "(busway serve --tls HOST:PORT --cert FILE --key FILE --ca FILE), give authenticate= in busway.Settings, or bind to 127.0.0.1; insecure=True (busway serve --insecure) allows it"
 )
 HTTP: Final = (
     "{at} is refused: other hosts can reach it, and its clients need not prove who they are. "
@@ -41,13 +41,13 @@ class Exposure:
     """Whether the server is a node of a cluster without a key."""
 
     def open(self, text: str, at: str, lack: str) -> None:
-        """Log that other hosts can reach an address without `lack`. Raises ListenFailed with the text unless it is allowed."""
+        """Log that other hosts can reach an address without `lack`, or raise ListenFailed if that is not allowed."""
         if not self.insecure:
             raise ListenFailed(text.format(at=at))
         log.warning("%s is open to other hosts without %s (insecure)", at, lack, extra={"address": at})
 
     def faults(self, exposed: Sequence[Address], settings: Settings, tls: TLS | None) -> Iterator[tuple[str, str, str]]:
-        """For each native address that other hosts can reach: the error text, the address, and the missing authentication."""
+        """For each native address that other hosts can reach: the error text, the address, and what is missing."""
         for address in exposed:
             mutual = address.scheme == "tls" and tls is not None and tls.ca is not None
             if settings.authenticate is None and not mutual:

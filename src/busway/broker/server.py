@@ -1,4 +1,4 @@
-"""The server of `busway.serve`: starts a broker with its listeners, data folder and doors, and stops it after draining."""
+"""The server of `busway.serve`: starts a broker with listeners, data folder and doors, and stops it after draining."""
 
 import asyncio
 import logging
@@ -195,7 +195,7 @@ class Server:
 
     @property
     def stream_changes(self) -> Changes:
-        """Counts how often a stream was created, changed or removed. Callers that cache streams() compare its `count`."""
+        """Counts how often streams were created, changed or removed. Callers that cache streams() compare `count`."""
         return self._running().streams.changes
 
     def streams(self) -> dict[str, StreamConfig]:
@@ -210,7 +210,8 @@ class Server:
     def services(self) -> list[str]:
         """The topics that clients of this broker serve.
 
-        The engine does not report the end of a service that is not shared, so it stays listed while its client serves others.
+        The engine does not report the end of a service that is not shared, so it stays listed while its client serves
+        others.
         """
         hub = self._running()
         found: set[str] = set()
@@ -265,8 +266,8 @@ class Server:
     def overview(self) -> dict[str, Any]:
         """The figures of `busway info` without the list of connections.
 
-        `transports` counts opened connections, `ended` closed ones by reason, and `damaged` has the streams that could not be
-        opened.
+        `transports` counts opened connections, `ended` closed ones by reason, and `damaged` has the streams that could
+        not be opened.
         """
         hub = self._running()
         return services.overview(hub) | {
@@ -276,7 +277,7 @@ class Server:
         }
 
     async def figures(self) -> dict[str, Any]:
-        """The overview, and as `nodes` the figures of `busway cluster` with measured round trips (None without a cluster)."""
+        """The overview, and as `nodes` the figures of `busway cluster` with measured round trips, or None."""
         members = self._running().peers.members
         return {"nodes": await members.figures() if members.clustered else None} | self.overview()
 

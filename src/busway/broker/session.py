@@ -1,7 +1,7 @@
 """The session of one connection: passes its bytes to the engine, and manages its transport.
 
-asyncio and the hub call it. It is the only Python object of a connection (subscriptions are in the engine), so it has slots
-instead of a dictionary, and no buffer of its own.
+asyncio and the hub call it. It is the only Python object of a connection (subscriptions are in the engine), so it has
+slots instead of a dictionary, and no buffer of its own.
 """
 
 import asyncio
@@ -67,12 +67,12 @@ class Session(asyncio.BufferedProtocol):
         self.accepted = False
         self.closing = False
         self.checked = True
-        """Whether received bytes are checked before the engine gets them: at the beginning, and when the session is closing."""
+        """Whether received bytes are checked before the engine gets them: at the beginning, and while closing."""
         self.paused = False
         self.served: dict[int, str] = {}
         """The topics of the client's services, by the numbers that the client has given them."""
         self.why = "lost"
-        """Why the connection ended, as a metric label: "client" (it sent CLOSE), the code that the broker sent, or "lost"."""
+        """Why the connection ended, as a metric label: "client" (it sent CLOSE), the code of a CLOSE, or "lost"."""
         self.fault = ""
         """Why the connection ended, as text; empty if this side knows no reason."""
 
@@ -104,7 +104,7 @@ class Session(asyncio.BufferedProtocol):
             hub.handle(events)
 
     def _is_answered(self, nbytes: int) -> bool:
-        """Handle bytes that the engine must not get: HTTP at a native address, and frames after a CLOSE. True: handled."""
+        """Handle bytes that the engine must not get: HTTP, and frames after a CLOSE. True: handled."""
         if self.closing:
             return True
         self.checked = False
@@ -154,7 +154,7 @@ class Session(asyncio.BufferedProtocol):
     # The hub calls these.
 
     def admitted(self, client: int, session: int, name: str, *, proof: bool = False) -> None:
-        """The handshake is done. With `proof`, another broker still has to prove its key within the time of the handshake."""
+        """The handshake is done. With `proof`, the other broker still has to prove its key within the same time."""
         self.client = client
         self.session = session
         self.name = name

@@ -1,7 +1,7 @@
-"""The broker's channel services on topics below `$bus/channel`: create, update, seek, list and remove channels, and redrive.
+"""The broker's channel services on topics below `$bus/channel`: create, update, seek, list, remove and redrive.
 
-`admin.services` calls them. Questions and answers are JSON, with rules and other bytes in base64. Consumers use frames instead,
-see `channels.manager`.
+`admin.services` calls them. Questions and answers are JSON, with rules and other bytes in base64. Consumers use frames
+instead, see `channels.manager`.
 """
 
 import base64
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on all other channel services. Each service ignores the entries that it does not need."""
+    """The payload of a request on all other channel services. Each ignores the entries that it does not need."""
 
     stream: str
     channel: str | None = None
@@ -38,7 +38,7 @@ class LettersQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     letters: Letters
     """Of each letter: the fields `dead_offset` and `dead_epoch`, and the time of the letter."""
     broker: str = ""
-    """The field `dead_part`: the guid of the node that has stored the messages. Empty: the node that gets the request."""
+    """The field `dead_part`: the guid of the node that has stored the messages. Empty: this node."""
 
 
 async def create(hub: "Hub", message: Message) -> dict[str, Any]:

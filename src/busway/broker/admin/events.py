@@ -1,7 +1,7 @@
 """Events of the broker: messages on topics below `$bus/cluster` and `$bus/disk`, for subscribers of this broker only.
 
-The hub passes subscriptions to these topics here; the disk watch and the cluster report events. A wildcard in a pattern for other
-topics never matches an event.
+The hub passes subscriptions to these topics here; the disk watch and the cluster report events. A wildcard in a pattern
+for other topics never matches an event.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger("busway.broker")
 CLUSTER: Final = "$bus/cluster"
 DISK: Final = "$bus/disk"
 _LOCAL: Final = 0x10
-"""A flag of SUBSCRIBE: only messages of this node. The engine does not report it to other nodes, and reports its end."""
+"""A flag of SUBSCRIBE: only messages of this node. Other nodes don't learn of it, and the engine reports its end."""
 
 
 def is_for_events(pattern: str) -> bool:

@@ -137,7 +137,7 @@ def overview(hub: "Hub") -> dict[str, Any]:
 
 
 def kept(hub: "Hub", message: Message) -> dict[str, Any]:
-    """The retained messages in order, as many as fit, for tools that only send requests. Others subscribe, like `bus.kept()`."""
+    """As many retained messages as fit, in order, for tools that can't subscribe like `bus.kept()`."""
     payload = message.payload
     question = msgspec.json.decode(payload, type=KeptQuestion) if payload else KeptQuestion()
     found = hub.retained.box.select(question.pattern, question.rules)

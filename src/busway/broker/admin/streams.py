@@ -1,7 +1,7 @@
 """The broker's stream services on topics below `$bus`: create, update, remove, list, search and read streams.
 
-Questions and answers are JSON; only the answer of `$bus/read` is a block of the log. `admin.services` calls each in its own task,
-because a store may take time.
+Questions and answers are JSON; only the answer of `$bus/read` is a block of the log. `admin.services` calls each in its
+own task, because a store may take time.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class NameQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicsQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on `$bus/stream/topics`: the topics after `after` in alphabetical order, as many as fit."""
+    """The payload of a request on `$bus/stream/topics`: topics after `after` in alphabetical order, as many as fit."""
 
     name: str
     pattern: str = "**"
@@ -86,7 +86,7 @@ class ReadQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoredQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on `$bus/stored`: numbers of the requester's own messages, as runs of first number and count."""
+    """The payload of a request on `$bus/stored`: the requester's own messages, as runs of number and count."""
 
     brokers: Annotated[tuple[_Guid, ...], msgspec.Meta(max_length=_BROKERS)]
     numbers: Annotated[tuple[tuple[_Natural, _Natural], ...], msgspec.Meta(max_length=_NUMBERS)]

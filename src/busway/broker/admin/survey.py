@@ -61,7 +61,7 @@ def own_figures(hub: "Hub", driver: ChannelDriver) -> dict[str, Any]:
 def summed(
     hub: "Hub", here: list[dict[str, Any]], others: Iterable[NodeAnswer], *, parts: bool
 ) -> list[dict[str, Any]]:
-    """Each channel once, with the sums of all its parts. Floor and cursor are those of this broker's part, if it has one."""
+    """Each channel once, with the sums of all its parts. Floor and cursor are of this broker's part, if it has one."""
     others = list(others)
     wholes = {figures["name"]: dict(figures) for figures in here}
     found = {name: [_part(hub.guid, hub.name or hub.guid[:8], figures)] for name, figures in wholes.items()}

@@ -1,4 +1,4 @@
-"""Acknowledgements: passes ACK and NACK frames to their channel, and answers them when the journal has recorded them."""
+"""Acknowledgements: passes ACK and NACK frames to their channel, and answers when the journal has recorded them."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -96,7 +96,7 @@ class Acks:
                 yield machine.acks.nack(who, spans, delay, now, counted=what is What.NACK)
 
     def _renew(self, who: Who, driver: ChannelDriver, call: int) -> None:
-        """Renew the leases of a consumer. The answer has the lease time and how many messages the consumer has in flight."""
+        """Renew the leases of a consumer. The answer has the lease time and the number of messages in flight."""
         (answer,) = driver.machine.acks.renew(who, driver.now)
         assert isinstance(answer, AckResult)
         held = answer.good

@@ -1,7 +1,8 @@
 """The driver of one channel: carries out the actions of its machine.
 
-It reads the stream, delivers records, moves messages to the dead-letter topic and writes the journal. Actions wait in one
-queue and are done in order; only a block that has to be fetched first delays the queue. `manager` opens and ends drivers.
+It reads the stream, delivers records, moves messages to the dead-letter topic and writes the journal. Actions wait in
+one queue and are done in order; only a block that has to be fetched first delays the queue. `manager` opens and ends
+drivers.
 """
 
 import asyncio
@@ -141,7 +142,7 @@ class ChannelDriver:
             self._hub.channels.outlet(who).more(who)
 
     def catch_up(self) -> None:
-        """Pass the current bounds of the stream to the machine. A stream in memory drops old messages without notice."""
+        """Pass the bounds of the stream to the machine. A stream in memory drops old messages without notice."""
         machine = self.machine
         if (first := self.stream.first) > machine.first:
             self.do(machine.trimmed(first, self.now))

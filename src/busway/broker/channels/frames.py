@@ -46,7 +46,7 @@ class What(IntEnum):
     RELEASE = 3
     """A consumer that is about to leave returns messages that it has not processed."""
     RENEW = 4
-    """The consumer is alive: the leases of all messages that it has in flight begin anew. The only entry of its frame."""
+    """The consumer is alive: the leases of all its messages in flight begin anew. The only entry of its frame."""
     LAPSE = 5
     """RENEW does not extend these any more: their leases end."""
     RETURN = 6

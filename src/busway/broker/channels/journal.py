@@ -1,9 +1,10 @@
-"""The journal of a stream's channels on disk: an append-only file, which is rewritten when most of its entries are obsolete.
+"""The journal of a stream's channels on disk: an append-only file, rewritten when most of its entries are obsolete.
 
-One thread writes. Waiting entries share one write and, with the safety "synced", one fdatasync. With "written" an entry is
-only copied to the page cache, which is cheaper than waking a thread; so the event loop writes it, as long as that is quick.
-Damaged records are skipped, logged and counted. Entries that could not be written stay in memory, and the next write puts
-all entries into a new file. So no answer that waits for the journal is sent for an entry that the file lacks.
+One thread writes. Waiting entries share one write and, with the safety "synced", one fdatasync. With "written" an entry
+is only copied to the page cache, which is cheaper than waking a thread; so the event loop writes it, as long as that is
+quick. Damaged records are skipped, logged and counted. Entries that could not be written stay in memory, and the next
+write puts all entries into a new file. So no answer that waits for the journal is sent for an entry that the file
+lacks.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ _TIMES: Final = 4
 _BEHIND: Final = 65_536
 """So many entries may be queued before writers with the safety "memory" have to wait, too."""
 _QUICK: Final = 0.002
-"""Seconds. After a slower write on the event loop the thread writes for a while, so that the loop is not blocked again."""
+"""Seconds. After a slower write on the event loop the thread writes for a while, so that the loop is not blocked."""
 _RESTING: Final = 5.0
 """Seconds for which the thread writes after a slow write on the event loop."""
 
@@ -170,7 +171,7 @@ class Journal(RecordFile):
         }
 
     def _may_write_here(self) -> bool:
-        """Whether the event loop may write: the write is only a copy to the page cache, and the last ones were quick."""
+        """Whether the event loop may write: it is only a copy to the page cache, and the last ones were quick."""
         plain = self.safety == "written" and not self._stale and self._fd >= 0 and self._end < self._next_check
         return plain and environment.monotonic() >= self._slow_until
 

@@ -1,7 +1,8 @@
-"""The identity and length of a journal. A mirror that has more entries than the journal shows that it was lost or truncated.
+"""The identity and length of a journal. A mirror with more entries shows that the journal was lost or truncated.
 
-This is a machine, used by `journal`. A journal has a permanent name, and begins a new life each time it is opened. It records
-how many entries each earlier life had when the next one began. A mirror that has seen more has entries that are lost here.
+This is a machine, used by `journal`. A journal has a permanent name, and begins a new life each time it is opened. It
+records how many entries each earlier life had when the next one began. A mirror that has seen more has entries that are
+lost here.
 """
 
 from typing import Final, Literal, TypeAlias
@@ -44,7 +45,7 @@ class JournalIdentity:
             if damaged:
                 self._ends = dict.fromkeys(self._ends, 0)
         else:
-            # It is new, or of an earlier version, or its beginning is lost. A mirror that knows another name shows which.
+            # It is new, of an earlier version, or has lost its beginning. A mirror that knows another name shows which.
             self._name, self._ends = f"{environment.randbits(64):016x}", {}
         self._life += 1
         self._count = 1  # the stamp counts: so a mirror that has seen a life has at least one record of it

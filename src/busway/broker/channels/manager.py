@@ -88,7 +88,7 @@ class Channels:
         self.outlets: dict[int, Sink] = {}
         """The sinks of links to other nodes, by connection. All other connections are clients."""
         self._shared_takes: dict[tuple[Who, int], Callable[[int], None]] = {}
-        """Takes from this broker that are part of a take from several nodes, with the function that gets their count."""
+        """Takes that are part of a take from several nodes, with the function that gets their count."""
         self._alarms: list[tuple[float, int, ChannelDriver]] = []
         self._serial = count()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -248,8 +248,8 @@ class Channels:
     async def position(self, stream: Stream, start: tuple[str, Any]) -> int:
         """The offset of a start position.
 
-        A start is first, new, (time, ns), (ago, ns), (offset, number), (position, (guid, offset)) or (message, (offset, id)).
-        If the position is in the part of another node, the channel begins here at the first offset.
+        A start is first, new, (time, ns), (ago, ns), (offset, number), (position, (guid, offset)) or (message, (offset,
+        id)). If the position is in the part of another node, the channel begins here at the first offset.
         """
         kind, value = start
         try:
@@ -299,7 +299,7 @@ class Channels:
         return [driver.figures() for driver in self.channels.get(number, {}).values()]
 
     def open(self, stream: Stream, state: ChannelState, *, whole: bool = True) -> ChannelDriver:
-        """Open a channel at its recorded state. Not whole: the stream may lack its end, so the channel is not rewound to it."""
+        """Open a channel at its recorded state. Not whole: the stream may lack its end, so nothing is rewound."""
         driver = ChannelDriver(
             self._hub,
             stream,
@@ -462,7 +462,7 @@ class Channels:
         driver.do(actions)
 
     async def _joined(self, join: Join) -> ChannelDriver:
-        """Find or create the channel for this join request. Raises ChannelBusy if it is exclusive and has a consumer."""
+        """Find or create the channel for this request. Raises ChannelBusy if it is exclusive and has a consumer."""
         stream = self._stream(join)
         found = self.channels.get(stream.number, {}).get(join.channel)
         if found is not None and found.consumers:

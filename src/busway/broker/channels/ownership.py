@@ -1,6 +1,7 @@
 """The ownership of channels: which channels this broker may deliver from.
 
-These are its own, unless its mirror may have taken over, and those of a failed broker that it mirrors. The cluster calls it.
+These are its own, unless its mirror may have taken over, and those of a failed broker that it mirrors. The cluster
+calls it.
 """
 
 import asyncio
@@ -91,9 +92,9 @@ class Ownership:
     ) -> "list[asyncio.Future[None]]":
         """Merge the progress that another broker made while it delivered from a stream's channels.
 
-        `made` and `gone`: the channels that were created and removed there. `since`: the epoch at which that broker began;
-        a channel created here later is not one of those that it removed. The returned futures are done when the journal
-        has recorded the changes.
+        `made` and `gone`: the channels that were created and removed there. `since`: the epoch at which that broker
+        began; a channel created here later is not one of those that it removed. The returned futures are done when the
+        journal has recorded the changes.
         """
         channels = self._channels.channels.get(stream.number)
         if channels is None:

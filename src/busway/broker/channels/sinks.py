@@ -1,4 +1,4 @@
-"""Sinks: how a channel reaches its consumers, which are clients of this broker or nodes that consume for their clients."""
+"""Sinks: deliver from a channel to consumers, which are clients of this broker or nodes that consume for clients."""
 
 from typing import TYPE_CHECKING, Protocol
 

@@ -1,7 +1,7 @@
 """The driver of retained messages: stores them, delivers them to subscribers, and withdraws them when they are removed.
 
-It connects `store` and `pin_file` with one hub, which calls it. A broker with a data folder retains, delivers and answers a
-pin only once it is on disk. The engine holds the connection until then, so that its frames stay in order.
+It connects `store` and `pin_file` with one hub, which calls it. A broker with a data folder retains, delivers and
+answers a pin only once it is on disk. The engine holds the connection until then, so that its frames stay in order.
 """
 
 import logging
@@ -133,10 +133,10 @@ class RetainedDriver:
             self._hub.replays.begin(conn, sub, pattern, rules, since)
 
     def room(self, conn: int) -> None:
-        """Deliver the next portion to a connection with room in its outbox, and enter the subscription after the last one.
+        """Deliver the next portion to a connection with room, and enter the subscription after the last one.
 
-        The engine holds the connection until then, so no live message comes first. Messages that were put or replaced since
-        the last portion come later in the order, so the subscription gets them too.
+        The engine holds the connection until then, so no live message comes first. Messages that were put or replaced
+        since the last portion come later in the order, so the subscription gets them too.
         """
         delivery = self._deliveries.get(conn)
         if delivery is None or self._hub.sessions.get(conn) is not delivery.session:
@@ -207,7 +207,7 @@ class RetainedDriver:
     def _stored(
         self, session: "Session", conn: int, number: int, flags: int, message: RetainedMessage, error: OSError | None
     ) -> None:
-        """Continue after a write to the file of pins. The connection may have ended, and another one may have its number."""
+        """Continue after a write to the file of pins. By now another connection may have the number."""
         hub = self._hub
         here = hub.sessions.get(conn) is session
         try:
@@ -324,7 +324,7 @@ class RetainedDriver:
             self._pins.store(self._unpin(key, version), _written)
 
     def _unpin(self, key: Key, version: Version) -> Unpin:
-        """The entry for a removed pin. It has a version only in a cluster, because a single broker need not record it."""
+        """The entry for a removed pin. It has a version only in a cluster; a single broker need not record it."""
         name, topic, fields = key
         old = self.box.get(key)
         since = version if old is None else max(version, old.version)
@@ -353,7 +353,7 @@ class RetainedDriver:
         """Why the message can't have the server's fields, or None."""
         size, most = len(message.shown_fields), self._hub.settings.fields
         if size > most:
-            text = f"the fields have {size} bytes with those of the server, the limit is {most}; send fewer or shorter ones"
+            text = f"the fields have {size} bytes with those of the server, the limit is {most}; shorten them"
             return LimitExceeded(text, code=Code.FIELDS_TOO_LARGE)
         try:
             _core.check_fields(message.shown_fields)

@@ -44,7 +44,7 @@ class Pin(msgspec.Struct, frozen=True, array_like=True, tag="pin"):
 
 
 class Unpin(msgspec.Struct, frozen=True, array_like=True, tag="unpin"):
-    """The removal of the pin with this key. With a version it stays recorded, so that no other node restores an older pin."""
+    """The removal of the pin with this key. With a version it stays recorded, and no node restores an older pin."""
 
     name: str
     topic: str

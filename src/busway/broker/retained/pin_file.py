@@ -1,7 +1,8 @@
 """The pins on disk: an append-only file in the data folder, which is rewritten when most of it is obsolete.
 
-One thread writes, and waiting entries share one fsync. The caller of store() gets the result once the entry is on disk or has
-failed. Damaged records are skipped, logged and counted. If the disk can't be written, pins are refused and the broker runs on.
+One thread writes, and waiting entries share one fsync. The caller of store() gets the result once the entry is on disk
+or has failed. Damaged records are skipped, logged and counted. If the disk can't be written, pins are refused and the
+broker runs on.
 """
 
 import asyncio
@@ -129,7 +130,7 @@ class PinFile(RecordFile):
         return list(pins.values())
 
     def append(self, entries: list[Entry]) -> list[OSError | None]:
-        """Write entries with one fsync, or one by one if that fails: a small one may fit on a disk that is nearly full."""
+        """Write entries with one fsync, or one by one if that fails: a small one may fit on a nearly full disk."""
         try:
             self._append(entries)
         except OSError as error:

@@ -1,8 +1,8 @@
 """The retained messages of a broker: their order, their owners, their limits and their lifetimes.
 
-This is a machine without clock, socket or disk; `retained.driver` drives it. It has one message per key, in the order of the
-last put. A post belongs to the session of its publisher and is removed with it, after a grace period if the connection was
-lost. A pin belongs to the name of its sender and stays until it is removed.
+This is a machine without clock, socket or disk; `retained.driver` drives it. It has one message per key, in the order
+of the last put. A post belongs to the session of its publisher and is removed with it, after a grace period if the
+connection was lost. A pin belongs to the name of its sender and stays until it is removed.
 """
 
 import math
@@ -74,8 +74,8 @@ def body_of(time: int, number: int, fields: bytes, payload: bytes) -> bytes:
 class RetainedMessage:
     """One retained message: its sender, and its body as received. `flags` are POST or PIN, and FIELDS.
 
-    Receivers also get the server's fields. They are not part of the key, so that the key is the same under a server with
-    other fields.
+    Receivers also get the server's fields. They are not part of the key, so that the key is the same under a server
+    with other fields.
     """
 
     client: int
@@ -90,7 +90,7 @@ class RetainedMessage:
     remote: bool = False
     """Whether a client of another node has sent the message."""
     since: int = 0
-    """The time of the version, if later than the message's own: its sender's clock is behind that of the message it replaces."""
+    """The time of the version, if later than the message's own, because the clock of its sender is behind."""
     key: Key = field(init=False)
     added: dict[str, Any] = field(init=False, default_factory=dict)
     """The fields of the server that received the message from its client."""
@@ -161,7 +161,7 @@ class _Usage:
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """The selection of a subscription. The topic is matched once for all its messages, the rest only if there are rules."""
+    """The selection of a subscription. Each topic is matched once, and its messages only if there are rules."""
 
     selection: Matcher
     rules: bool
@@ -282,7 +282,7 @@ class RetainedStore:
     # Lifetimes of posts.
 
     def lost(self, session: int, now: float, spared: Spared = _nothing) -> list[RetainedMessage]:
-        """Start the grace period of a session whose connection was lost. Without one, its posts are removed and returned."""
+        """Start the grace period of a lost session. Without one, its posts are removed and returned."""
         if session not in self._posts:
             return []
         if self._grace <= 0:
@@ -321,7 +321,8 @@ class RetainedStore:
     def select(self, pattern: str, rules: bytes = b"", *, without: int = 0, after: int = 0) -> list[RetainedMessage]:
         """The retained messages for a new subscription, in order.
 
-        Messages of the session `without` are left out, and those with an order up to `after`. Raises for a bad pattern or rule.
+        Messages of the session `without` are left out, and those with an order up to `after`. Raises for a bad pattern
+        or rule.
         """
         choice = self._choice(pattern, rules, without)
         literal, covers = choice.selection.literal, choice.selection.covers

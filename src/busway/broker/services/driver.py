@@ -1,4 +1,4 @@
-"""The driver of shared services: passes events of the engine to the machine of `services.requests`, and carries out its actions.
+"""The driver of shared services: passes events of the engine to `services.requests`, and carries out its actions.
 
 The hub calls it. Messages between nodes about shared requests go by `ServicePeers`, which the cluster implements.
 """

@@ -1,8 +1,8 @@
 """The providers of shared services: the load and the health of each.
 
-This is a machine without a clock, used by `services.requests`. The least busy provider comes first. After three failures in
-a row a provider is set aside for ten seconds; then one request retries it. All providers of another node count as one,
-because that node chooses among them.
+This is a machine without a clock, used by `services.requests`. The least busy provider comes first. After three
+failures in a row a provider is set aside for ten seconds; then one request retries it. All providers of another node
+count as one, because that node chooses among them.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class Provider:
     """Only of another node: its numbers of the service, and whether the providers there are asked first."""
 
     def load(self, now: float) -> tuple[float, int]:
-        """The load: seconds of work and calls in flight. Each of those counts its time until now, at least the mean time."""
+        """The load: seconds of work and calls in flight. A call counts its time until now, at least the mean time."""
         mean = self.worked / self.calls if self.calls else 0.0
         return self.busy + max(self.running * now - self.started, self.running * mean), self.running
 
@@ -103,7 +103,7 @@ class Providers:
         return self._add(Provider(conn, service, topic, name, asks, 0.0, scope=scope))
 
     def join_remote(self, conn: int, service: int, topic: str, name: str, *, asks: bool) -> Provider:
-        """Add clients of another node that share a service. Those that are asked first have another number than the others."""
+        """Add clients of another node that share a service. Those that are asked first have their own number."""
         provider = self._nodes.get((conn, topic))
         if provider is None:
             provider = self._add(Provider(conn, service, topic, name, asks, 0.0, remote=True))

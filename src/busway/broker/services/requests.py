@@ -1,12 +1,12 @@
 """Requests on shared services: chooses the providers that are asked and called, and the answers of the requester.
 
-This is a machine: it gets events with their time, and returns actions. `services.driver` drives it. Every request ends with
-exactly one answer without PARTIAL, unless its requester leaves or cancels it first. A request for one reply has at most one
-provider at work at a time, apart from those that exceeded their time. A gathered request names in an error each provider
-that neither replied nor declined.
+This is a machine: it gets events with their time, and returns actions. `services.driver` drives it. Every request ends
+with exactly one answer without PARTIAL, unless its requester leaves or cancels it first. A request for one reply has at
+most one provider at work at a time, apart from those that exceeded their time. A gathered request names in an error
+each provider that neither replied nor declined.
 
-Another node is one provider for all its clients that share a service. It comes after the clients of this node, is asked and
-called like them, and asks and calls its own clients. A request from another node goes only to clients of this one.
+Another node is one provider for all its clients that share a service. It comes after the clients of this node, is asked
+and called like them, and asks and calls its own clients. A request from another node goes only to clients of this one.
 """
 
 from collections import deque
@@ -152,10 +152,11 @@ class SharedRequests(PendingRequests):
         scope: Scope = "global",
         remote: bool = False,
     ) -> list[Action]:
-        """A new request. `each` is the time limit for one provider (0: the setting), `limit` the one of the request (0: none).
+        """A new request. `each` is the time limit of one provider (0: the setting), `limit` of the request (0: none).
 
-        The requester applies its limit itself. A gathered request ends at the limit, with an error for each late provider.
-        Any other request ends a while later, so that the answer does not race with the requester's own timeout.
+        The requester applies its limit itself. A gathered request ends at the limit, with an error for each late
+        provider. Any other request ends a while later, so that the answer does not race with the requester's own
+        timeout.
         """
         if (asked := self._requests.get(conn, {}).get(number)) is not None:
             assert asked.asking, "the engine refuses a number that is in use"
@@ -169,7 +170,7 @@ class SharedRequests(PendingRequests):
         return self._begin(request, now)
 
     def ask(self, conn: int, number: int, topic: str, frame: bytes, now: float) -> list[Action]:
-        """Another node asks whether a provider here accepts a request. The request itself follows with the same number."""
+        """Another node asks whether a provider here accepts a request. The request follows with the same number."""
         if number in self._requests.get(conn, {}):
             return []
         request = Request(conn, number, topic, frame, False, self._each, 0.0, inf, remote=True, asking=True)
@@ -349,7 +350,7 @@ class SharedRequests(PendingRequests):
         return [*actions, *report]
 
     def _promise(self, request: Request, now: float) -> Willing:
-        """Answer that a provider accepts the request. The request stays registered for a while, until the node sends it."""
+        """Answer that a provider accepts the request, which stays registered for a while until the node sends it."""
         request.promised, request.deadline = True, now + request.each
         self._wake(request)
         return Willing(request.conn, request.number, Code.OK)

@@ -1,7 +1,7 @@
 """The data folder of a broker: locks it for one server at a time, and stores the broker's identity.
 
-The guid is in `broker.json`, so that a restarted server has the same one. The server calls this module when it starts and
-stops; other modules use its functions for sealed JSON files.
+The guid is in `broker.json`, so that a restarted server has the same one. The server calls this module when it starts
+and stops; other modules use its functions for sealed JSON files.
 """
 
 import fcntl

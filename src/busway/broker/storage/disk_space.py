@@ -1,7 +1,7 @@
-"""The rule for a nearly full disk: below a floor of free space the broker refuses new messages for streams on that disk.
+"""The rule for a nearly full disk: below a floor of free space the broker refuses new messages for its streams.
 
-This is a machine, driven by `disk_watch`. After the free space fell below the floor, it has to rise a little above it before
-messages are accepted again, so that the state does not change with every removed message.
+This is a machine, driven by `disk_watch`. After the free space fell below the floor, it has to rise a little above it
+before messages are accepted again, so that the state does not change with every removed message.
 """
 
 from typing import Any, Final
@@ -17,7 +17,7 @@ _MARGIN: Final = 1.05
 
 
 class DiskSpace:
-    """The free space of one disk against its floor. `floor` None: 2 % of the disk, at most 256 MiB; 0: there is none."""
+    """The free space of one disk and its floor. `floor` None: 2 % of the disk, at most 256 MiB; 0: no floor."""
 
     def __init__(self, floor: int | None) -> None:
         self._given = floor
@@ -44,8 +44,8 @@ class DiskSpace:
         if not self.low:
             return None
         return (
-            f"the broker's disk has {shown(self.free)} free, less than the {shown(self.floor)} it keeps free (min_free_disk); "
-            "publish again when there is space"
+            f"the broker's disk has {shown(self.free)} free, less than the {shown(self.floor)} it keeps free "
+            "(min_free_disk); publish again when there is space"
         )
 
     def figures(self) -> dict[str, Any]:

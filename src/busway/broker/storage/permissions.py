@@ -1,7 +1,7 @@
 """Permissions of a data folder: only the user of the broker has access to its content (folders 0700, files 0600).
 
-Messages, pins and settings may be confidential. The umask can only make the modes stricter. All modules that create files in
-a data folder use this module.
+Messages, pins and settings may be confidential. The umask can only make the modes stricter. All modules that create
+files in a data folder use this module.
 """
 
 import errno
@@ -35,16 +35,16 @@ def make_folder(path: Path) -> None:
 def restrict(root: Path) -> None:
     """Remove the access of other users to a data folder of an earlier version, and log that once.
 
-    Other files in the folder keep their modes; then the folder keeps its own, too. A folder of another user is not changed.
-    Both are logged as warnings if other users have access.
+    Other files in the folder keep their modes; then the folder keeps its own, too. A folder of another user is not
+    changed. Both are logged as warnings if other users have access.
     """
     about = root.stat()
     mode = stat.S_IMODE(about.st_mode)
     if about.st_uid != os.geteuid():
         if mode & _OTHERS:
             log.warning(
-                "the data folder %s has mode %04o and belongs to user %d, not to the user of this broker (%d): other users may "
-                "have access to its messages; run chmod -R go= %s as its owner",
+                "the data folder %s has mode %04o and belongs to user %d, not to the user of this broker (%d): "
+                "other users may have access to its messages; run chmod -R go= %s as its owner",
                 *(root, mode, about.st_uid, os.geteuid(), root),
             )
         return

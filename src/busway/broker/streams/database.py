@@ -1,8 +1,8 @@
 """A stream in a database: a log in memory, the front, takes messages, and batches of them go to the database.
 
-The stream manager opens it. One batch is stored at a time, in one transaction, while the front collects the next one. Readers
-get older records from the database. While the database can't be reached, publishes are refused with the reason, and readers
-wait.
+The stream manager opens it. One batch is stored at a time, in one transaction, while the front collects the next one.
+Readers get older records from the database. While the database can't be reached, publishes are refused with the reason,
+and readers wait.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ class DatabaseStream(Stream):
         url: str | PathLike[str],
         begin: int,
     ) -> Self:
-        """Open the stream. A new one begins with the offset `begin`. Raises DataFailed if the database can't be used."""
+        """Open the stream. A new one begins at the offset `begin`. Raises DataFailed if the database fails."""
         try:
             database = await databases.use(url)
         except DataFailed as error:
@@ -226,7 +226,7 @@ class DatabaseStream(Stream):
     async def _append(self, block: bytes) -> None:
         appending = asyncio.ensure_future(self.store.append(_records(block)))
         while not (await asyncio.wait({appending}, timeout=_LOOK))[0]:
-            # Whether this batch was stored is unknown until the database is back. Later publishes are refused until then.
+            # Whether this batch was stored is unknown until the database is back. Later publishes are refused.
             if (reason := self._database.gone) is not None:
                 self._refuse(reason, taken=False)
         await appending

@@ -1,7 +1,7 @@
 """The streams of a broker: opens, creates, updates and removes them, trims old messages and releases delayed ones.
 
-The engine appends, acknowledges and delivers; this module registers the logs with it, and the hub calls this module. A delayed
-message is stored once more when it is due; from then on it is a message like any other.
+The engine appends, acknowledges and delivers; this module registers the logs with it, and the hub calls this module. A
+delayed message is stored once more when it is due; from then on it is a message like any other.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Streams:
     # Start and stop.
 
     async def open(self, *, clustered: bool = False) -> None:
-        """Open the streams of the data folder, and the default stream. `clustered`: a mirror may restore lost messages."""
+        """Open the streams of the data folder. `clustered`: a mirror may restore lost messages."""
         self._ends.open()
         self._unsettled = clustered
         known = self._folder is not None and self._folder.is_dir()
@@ -281,7 +281,8 @@ class Streams:
             others = self._peers.mirrored_nodes()
             there = f"; or ask {' or '.join(others)}, which has a mirror" * bool(others)
             raise Rejected(
-                f"this broker has no mirror, so no message can be mirrored: start a broker with --mirror-of first{there}",
+                "this broker has no mirror, so no message can be mirrored: "
+                f"start a broker with --mirror-of first{there}",
                 code=Code.INVALID_SETTING,
             )
 
@@ -421,7 +422,8 @@ class Streams:
         try:
             found = stream.read(offset, 1, partial(self._release_fetched, stream, offset))
         except BusError as error:
-            log.error("stream %r: a due message can't be read, and is retried: %s", stream.config.name, error)  # noqa: TRY400, a traceback does not explain a disk error
+            name = stream.config.name
+            log.error("stream %r: a due message can't be read, and is retried: %s", name, error)  # noqa: TRY400
             self.later(stream.number, environment.time_ns() + _AGAIN, offset)
             return
         if found is None:

@@ -1,7 +1,8 @@
 """Replays: delivers stored messages to subscriptions with `since`, block by block, until they are live.
 
-The hub calls this module. A subscription is behind on a stream when it begins, and whenever its connection or its consumer has
-no room. Then it reads from the log, in turns that let live messages through, until the engine reports that it is live.
+The hub calls this module. A subscription is behind on a stream when it begins, and whenever its connection or its
+consumer has no room. Then it reads from the log, in turns that let live messages through, until the engine reports that
+it is live.
 """
 
 import logging
@@ -103,8 +104,8 @@ class Replays:
             stream = self._hub.streams.by_name.get(name)
             if guid == self._hub.guid and stream is not None and offset > stream.safe:
                 raise OutOfRange(
-                    f"since: the stream {name!r} has the offsets {stream.first} to {stream.safe - 1}, and none before {offset}: "
-                    "it has lost its end, or that is a position of another stream"
+                    f"since: the stream {name!r} has the offsets {stream.first} to {stream.safe - 1}, and none "
+                    f"before {offset}: it has lost its end, or that is a position of another stream"
                 )
 
     def _add(self, cursor: _Cursor) -> None:
@@ -213,7 +214,7 @@ class Replays:
                 more |= self._read(key, cursor)
             except BusError as error:
                 name = cursor.stream.name
-                log.error("stream %r can't be read, and is retried: %s", name, error)  # noqa: TRY400, a traceback does not explain a disk error
+                log.error("stream %r can't be read, and is retried: %s", name, error)  # noqa: TRY400, a disk error
                 self._hub.loop.call_later(_RETRY, self.plan, conn)
         self._hub.flush()
         if more:
@@ -269,7 +270,8 @@ def offset_of(record: bytes) -> int:
 class _Since:
     """The start of a replay: `["all"]`, `["new"]`, `["time", ns]`, `["ago", ns]` or `["at", [[guid, stream, next]]]`.
 
-    A client that reconnects sends `["back", [positions, kind, value]]`: positions as in `at`, and a kind for all other streams.
+    A client that reconnects sends `["back", [positions, kind, value]]`: positions as in `at`, and a kind for all other
+    streams.
     """
 
     def __init__(self, packed: bytes) -> None:

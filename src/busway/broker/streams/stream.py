@@ -1,6 +1,7 @@
 """One stream over a native log in memory or on disk: reading, retention, figures, and reports of damage and failures.
 
-The manager opens it; channels, replays and the cluster read it. A stream in a database (`database`) has the same interface.
+The manager opens it; channels, replays and the cluster read it. A stream in a database (`database`) has the same
+interface.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ class Stream:
         self.lost: list[str] = []
         """Files and folders that were missing when the stream was opened, and were not restored."""
         self.unsettled = False
-        """Whether a lost end may still come back. Until that is known, channels keep positions behind the current end."""
+        """Whether a lost end may come back. Until that is known, channels keep positions behind the current end."""
         self.held = False
         """Whether progress of the channels may come back from a mirror. The channels are suspended until then."""
         self.copied = ""
@@ -117,7 +118,7 @@ class Stream:
         try:
             self.log.close()
         except BusError as error:
-            log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, a traceback does not explain a disk error
+            log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, a disk error
 
     async def drop(self) -> None:
         """Remove records that are stored outside of the stream's folder. A failure changes nothing."""
@@ -173,7 +174,7 @@ class Stream:
         self._reported = set(damage)
 
     def miss(self, gone: Path | None) -> None:
-        """Report that the folder of the stream, or a file in it, is missing. A log in another place is not empty then."""
+        """Report that the folder of the stream, or a file in it, is missing. A log elsewhere is not empty then."""
         journal = None if self.folder is None else self.folder / CHANNELS
         if gone is None or (gone not in {self.folder, journal} and self.log.next > self.log.first):
             return
@@ -199,7 +200,7 @@ class Stream:
             try:
                 self.log.mended()
             except BusError as error:
-                log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, a traceback does not explain a disk error
+                log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, a disk error
             delayed, self._delayed = self._delayed, {}
             for again in delayed:
                 self._hub.loop.call_soon(again)
@@ -227,7 +228,7 @@ class Stream:
         return self.log.safe
 
     def read(self, offset: int, most: int, again: Callable[[], object]) -> Block | None:
-        """A block from this offset on: (first, next, records). None: it is being fetched, and `again` is called after that.
+        """A block from this offset on: (first, next, records). None: it is being fetched, and `again` is called then.
 
         If `first` is above `offset`, the stream has no records between them. `next` is the offset to read next. Raises
         DataFailed.
@@ -260,7 +261,7 @@ class Stream:
         try:
             return self.log.find_time(moment)
         except BusError as error:
-            log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, a traceback does not explain a disk error
+            log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, a disk error
             return self.log.first
 
     async def find_time(self, moment: int) -> int:

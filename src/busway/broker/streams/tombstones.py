@@ -1,7 +1,7 @@
 """Tombstones: the end offsets of removed streams. A new stream with the same name continues from there.
 
-So an offset never belongs to two messages of a name, and a saved position misses no message of the new stream. The stream
-manager reads and writes them.
+So an offset never belongs to two messages of a name, and a saved position misses no message of the new stream. The
+stream manager reads and writes them.
 """
 
 import logging

@@ -34,7 +34,7 @@ class Deliveries(NamedTuple):
     failure: Failure
     first: float
     last: float
-    """The times of the first delivery since the broker started (`first`) and of the last one, by the clock of the machine."""
+    """The times of the first delivery since the broker started and of the last one, by the clock of the machine."""
 
 
 _SHORT: Final = 128

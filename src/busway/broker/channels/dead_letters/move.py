@@ -1,7 +1,8 @@
 """Dead letters: stores messages that no consumer of a channel could deal with under the channel's dead-letter topic.
 
-A dead letter has the payload, sender, time and fields of its message. Fields that begin with `dead_` record its origin and why
-the deliveries failed. Each is stored once, also if the broker is killed before the channel's journal has recorded that.
+A dead letter has the payload, sender, time and fields of its message. Fields that begin with `dead_` record its origin
+and why the deliveries failed. Each is stored once, also if the broker is killed before the channel's journal has
+recorded that.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ log = logging.getLogger("busway.broker")
 
 _RETRY: Final = 1.0
 _TIMES: Final = 3
-"""The most times that one message becomes a dead letter, so that two channels that read each other's dead letters come to an end."""
+"""The most times that one message becomes a dead letter. It ends loops between dead letters."""
 
 FIELDS: Final = frozenset(
     f"dead_{name}"
@@ -81,8 +82,8 @@ class DeadLetters:
             times = times + 1 if isinstance(times, int) else 1
             if times > _TIMES:
                 log.warning(
-                    "channel %r of stream %r drops the message at offset %d, which would be a dead letter for the %dth time",
-                    *(name, stream, offset, times),
+                    "channel %r of stream %r drops the message at offset %d, which was a dead letter %d times before",
+                    *(name, stream, offset, times - 1),
                 )
                 driver.do(driver.machine.acks.dead_done(offset, driver.now))
                 continue

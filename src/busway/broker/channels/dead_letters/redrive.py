@@ -1,7 +1,7 @@
 """Redrive: sends dead letters back to the channel that gave up their messages.
 
-Nothing is copied, because the message is still in its stream. One journal entry of the channel records that the message is
-open again and that its letter was sent back. So each letter is sent back once, also if the broker is killed.
+Nothing is copied, because the message is still in its stream. One journal entry of the channel records that the message
+is open again and that its letter was sent back. So each letter is sent back once, also if the broker is killed.
 """
 
 from enum import IntEnum

@@ -1,7 +1,7 @@
 """The stream `dead`, which stores dead letters without limits: creates it before the first dead letter is stored.
 
-An operator's stream that claims the dead-letter topic is used instead. If `dead` can't be created, because its name or a part
-of its topics is in use, the stream `default` stores the letters, as for any other topic that no stream claims.
+An operator's stream that claims the dead-letter topic is used instead. If `dead` can't be created, because its name or
+a part of its topics is in use, the stream `default` stores the letters, as for any other topic that no stream claims.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class DeadStream:
         except BusError as error:
             before, self._refused = self._refused, (streaming.changes.count, error.reason)
             if before is None or before[1] != error.reason:
-                text = "the stream 'dead' can't be created, so the stream 'default' stores dead letters within its limits: %s"
+                text = "the stream 'dead' can't be created, so 'default' stores dead letters within its limits: %s"
                 log.warning(text, error.reason)
         finally:
             self._making = None

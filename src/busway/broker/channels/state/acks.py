@@ -1,4 +1,4 @@
-"""The acknowledgements of a channel's machine: done, failed, rejected and extended messages, and stored dead letters."""
+"""The acknowledgements of a channel's machine: done, failed, rejected, extended and dead-lettered messages."""
 
 from collections.abc import Callable, Iterable
 from math import inf
@@ -23,7 +23,7 @@ class Acks:
         self._dispatch = dispatch
 
     def ack(self, consumer: Who, spans: Iterable[Span], now: float) -> list[Action]:
-        """These messages are done, also if they wait for redelivery. Messages in flight at another consumer are refused."""
+        """These messages are done, also waiting ones. Those in flight at another consumer are refused."""
         holder = self._consumers.get(consumer)
         asked = freed = waited = others = 0
         pieces: list[tuple[int, int]] = []
@@ -53,7 +53,7 @@ class Acks:
         counted: bool = True,
         failure: Failure | None = None,
     ) -> list[Action]:
-        """The consumer failed on these messages: they are redelivered after the delay, or without one after the backoff.
+        """The consumer failed on these messages: they are redelivered after the delay, or by default after the backoff.
 
         Not counted: the consumer has not processed them, so this was no failed delivery.
         """

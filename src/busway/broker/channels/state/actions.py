@@ -67,7 +67,7 @@ class AckResult(NamedTuple):
 
 
 class Bury(NamedTuple):
-    """Move these messages to the dead-letter topic, then call dead_done(), or dead_failed() if that is not possible now."""
+    """Move these messages to the dead-letter topic, then call dead_done(), or dead_failed() if that fails."""
 
     span: Span
     deliveries: int

@@ -1,7 +1,7 @@
 """The backlog of a channel: messages that were found in the stream and not delivered yet, and the offset to read next.
 
-This is a machine without a clock, used by `state.channel`. It has the recorded progress from before the channel was opened, so
-it leaves out messages that are done, and marks others with their number of deliveries.
+This is a machine without a clock, used by `state.channel`. It has the recorded progress from before the channel was
+opened, so it leaves out messages that are done, and marks others with their number of deliveries.
 """
 
 from collections import deque
@@ -50,7 +50,7 @@ class Backlog:
         return True
 
     def found(self, ticket: int, spans: Iterable[Span], next_: int, keys: Keys | None = None) -> bool:
-        """Add the messages that a read has found, with keys one by one. False: the read is outdated, and was ignored."""
+        """Add the messages that a read has found, with keys one by one. False: the read is outdated."""
         if not ticket or ticket != self.looking:
             return False
         self.looking = 0

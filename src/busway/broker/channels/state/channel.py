@@ -1,9 +1,10 @@
 """The machine of one channel: which consumer gets which message, how often, and until when it has to be acknowledged.
 
-It has no clock, socket or disk. Its driver tells it what happened and when, and carries out the actions that it returns. The
-machine knows messages by their offsets and works on spans of them. Below the cursor each message that the channel chooses is
-in flight (see `in_flight`) or done; nothing from the cursor on was delivered. What is done and recorded is never delivered
-again, not even after a crash. Everything else is delivered until it is acknowledged or becomes a dead letter.
+It has no clock, socket or disk. Its driver tells it what happened and when, and carries out the actions that it
+returns. The machine knows messages by their offsets and works on spans of them. Below the cursor each message that the
+channel chooses is in flight (see `in_flight`) or done; nothing from the cursor on was delivered. What is done and
+recorded is never delivered again, not even after a crash. Everything else is delivered until it is acknowledged or
+becomes a dead letter.
 """
 
 from collections.abc import Iterable, Mapping
@@ -195,8 +196,8 @@ class Channel:
     def leave(self, consumer: Who, now: float, *, lost: bool = False, grace: float = 0.0) -> list[Action]:
         """A consumer leaves or is lost: its unacknowledged messages are redelivered at once.
 
-        A message that lost its consumer more than once may be the cause. It is redelivered after the backoff, which counts
-        one failure less than deliveries. With a grace period the consumer may come back.
+        A message that lost its consumer more than once may be the cause. It is redelivered after the backoff, which
+        counts one failure less than deliveries. With a grace period the consumer may come back.
         """
         gone = self.consumers.leave(consumer)
         if gone is None:
@@ -232,7 +233,7 @@ class Channel:
     def take(
         self, consumer: Who, number: int, most: int, timeout: float, now: float, *, whole: bool = True
     ) -> list[Action]:
-        """Deliver up to this many messages: available ones at once and the rest as they come, until the take is complete.
+        """Deliver up to this many messages: available ones at once, the rest as they come, until the take is complete.
 
         It ends earlier at its timeout. Not whole: it also ends as soon as it has a message and no more are available.
         """
@@ -346,9 +347,10 @@ class Channel:
     # Suspension while another broker delivers from the channel.
 
     def suspend(self) -> None:
-        """Deliver nothing until unsuspend(). Messages in flight stay in flight unless the other broker reports them as done.
+        """Deliver nothing until unsuspend(). Messages stay in flight unless the other broker reports them as done.
 
-        If they were redelivered, the same consumer could get them twice, because its acknowledgements may be on their way.
+        If they were redelivered, the same consumer could get them twice, because its acknowledgements may be on their
+        way.
         """
         self.status.suspended = True
 
@@ -358,7 +360,7 @@ class Channel:
         return self.dispatch.pump(now, [])
 
     def revoke(self, consumer: Who, spans: Iterable[Span]) -> None:
-        """Take messages from a consumer whose acknowledgement was refused. They are redelivered when that is allowed."""
+        """Redeliver messages whose acknowledgement was refused, as soon as that is allowed."""
         if (holder := self.consumers.get(consumer)) is None:
             return
         for start, count in spans:

@@ -1,7 +1,7 @@
 """The consumers of a channel: how many messages each one can get, and which one is next.
 
-This is a machine without a clock, used by `state.channel`. The consumer with the least messages in flight, relative to its
-window, comes first; among equals the one that has waited longest.
+This is a machine without a clock, used by `state.channel`. The consumer with the least messages in flight, relative to
+its window, comes first; among equals the one that has waited longest.
 """
 
 import heapq
@@ -116,8 +116,8 @@ class Consumers:
     def next(self, available: int) -> tuple[Consumer, int]:
         """The next consumer, and how many of the available messages it gets.
 
-        That is its share by room, or as many as make it as busy as the second consumer. At least one consumer must have room.
-        The caller delivers at least one message, or finds fewer available, and calls rate().
+        That is its share by room, or as many as make it as busy as the second consumer. At least one consumer must have
+        room. The caller delivers at least one message, or finds fewer available, and calls rate().
         """
         _, _, consumer = self._first()
         heapq.heappop(self._order)

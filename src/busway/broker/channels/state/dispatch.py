@@ -1,4 +1,4 @@
-"""Dispatch: after each event, assigns messages to consumers, moves exhausted ones to the dead-letter topic and records progress.
+"""Dispatch: after each event, delivers messages, moves exhausted ones to the dead-letter topic, and records progress.
 
 The caller is `channel`, which changes consumers, messages in flight or the backlog, and then calls pump().
 """
@@ -205,7 +205,7 @@ class Dispatch:
         out.append(TakeDone(consumer.who, take.number, take.got))
 
     def record_done(self, pieces: Iterable[tuple[int, int]], out: list[Action]) -> None:
-        """Write the floor and the done ranges above it to the journal. Messages that the channel does not select are done, too."""
+        """Write the floor and the done ranges above it to the journal. Messages that are not selected are done, too."""
         held, floor, cursor = self._in_flight, self.floor, self._backlog.cursor
         spans: list[Span] = []
         upto = floor

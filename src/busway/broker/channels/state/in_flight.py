@@ -1,9 +1,9 @@
 """The held messages of a channel: in flight, due for redelivery, delayed, or moving to the dead-letter topic.
 
-This is a machine without a clock, used by `state.channel`. Held messages are in runs of consecutive offsets with the same state,
-sorted by offset; a run is split when only a part of it changes. Every message below the end of the last run that is in no run is
-done. In a channel with `order_by`, messages with the same key form a line: only the first one is delivered, and the others are
-behind it until it is done. Each of them is its own run.
+This is a machine without a clock, used by `state.channel`. Held messages are in runs of consecutive offsets with the
+same state, sorted by offset; a run is split when only a part of it changes. Every message below the end of the last run
+that is in no run is done. In a channel with `order_by`, messages with the same key form a line: only the first one is
+delivered, and the others are behind it until it is done. Each of them is its own run.
 """
 
 import heapq
@@ -72,7 +72,7 @@ class InFlight:
         """Forget everything."""
         self._starts: list[int] = []
         self._runs: list[Run] = []
-        # Sorted by the start that a run had when it was queued. If its first messages were done later, the order stays valid.
+        # Sorted by the start that a run had when it was queued. The order stays valid if its first messages are done.
         self._again: list[tuple[int, int, Run]] = []
         self._alarms: list[tuple[float, int, Run | Take]] = []
         self._serial = 0
@@ -104,7 +104,7 @@ class InFlight:
         until: float,
         key: int | None = None,
     ) -> Run:
-        """Add a run after all others. With a key it is one message, and BEHIND or DYING if there is a line for that key."""
+        """Add a run after all others. With a key it is one message, and BEHIND or DYING if the key has a line."""
         assert not self._runs or self._runs[-1].end <= start
         run = Run(start, end, phase, holder, deliveries, until, key=key)
         if key is not None:
@@ -119,7 +119,8 @@ class InFlight:
     def put_back(self, start: int, end: int, key: int | None = None) -> None:
         """Add messages that were done, to be delivered as if for the first time. None of them may be held.
 
-        With a key it is one message. It comes after the first one of its line, which may be in flight, and before later ones.
+        With a key it is one message. It comes after the first one of its line, which may be in flight, and before later
+        ones.
         """
         index = bisect_left(self._starts, start)
         run = Run(start, end, AGAIN, None, 0, inf, key=key)
@@ -141,7 +142,7 @@ class InFlight:
     # Selection.
 
     def pick(self, start: int, end: int, phase: Phase, holder: Consumer | None) -> tuple[list[Run], int]:
-        """The runs of this phase and holder, split at the borders of [start, end), and how many others are in flight."""
+        """The runs of this phase and holder, split at both ends of the range, and how many others are in flight."""
         index = self._index(start)
         picked: list[Run] = []
         others = 0
@@ -162,7 +163,7 @@ class InFlight:
     def finish(
         self, start: int, end: int, holder: Consumer | None, pieces: list[tuple[int, int]]
     ) -> tuple[int, int, int]:
-        """Remove messages that the holder has in flight, and those that wait after a delivery; they are added to `pieces`.
+        """Remove messages that the holder has in flight or that wait after a delivery, and add them to `pieces`.
 
         Returns how many of each were removed, and how many are in flight at other consumers.
         """

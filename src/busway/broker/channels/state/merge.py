@@ -60,8 +60,8 @@ class Merge:
     def unite(self, state: ChannelState) -> list[Action]:
         """Merge with another channel of the same name that was created independently.
 
-        The merged channel begins at the lower start position of both, and is done with all messages that either is done with.
-        Their epochs were counted independently and can't be compared.
+        The merged channel begins at the lower start position of both, and is done with all messages that either is done
+        with. Their epochs were counted independently and can't be compared.
         """
         status = self._status
         state, past = state.copy(), self._backlog.past
@@ -81,7 +81,7 @@ class Merge:
         return self.absorb(state)
 
     def recover(self, state: ChannelState) -> list[Action]:
-        """Restore the progress that the other broker has recorded, after it was lost here and the channel was created anew.
+        """Restore the progress that the other broker has recorded, after the channel was lost here and created anew.
 
         Messages that were done here since then stay done.
         """

@@ -1,8 +1,8 @@
 """The progress of a channel: the entries of its journal, and the state that they add up to.
 
-Values and one rule, apply(). Everything that must survive a crash is an entry; `state.channel` creates entries, and `journal`
-stores them. Each entry repeats the floor and the epoch, which changes whenever a channel moves to another position. So a damaged
-entry can cause a redelivery, but never a lost message.
+Values and one rule, apply(). Everything that must survive a crash is an entry; `state.channel` creates entries, and
+`journal` stores them. Each entry repeats the floor and the epoch, which changes whenever a channel moves to another
+position. So a damaged entry can cause a redelivery, but never a lost message.
 """
 
 import math
@@ -58,8 +58,8 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         check_delays(self.backoff)
         if self.order_by.startswith(".") or len(self.order_by) > _LONGEST_NAME:
             raise ValueError(
-                f"order_by={self.order_by[:_LONGEST_NAME]!r}: give 'topic', the name of a field (at most {_LONGEST_NAME} "
-                "characters, not beginning with '.'), or '' for no order"
+                f"order_by={self.order_by[:_LONGEST_NAME]!r}: give 'topic', the name of a field "
+                f"(at most {_LONGEST_NAME} characters, not beginning with '.'), or '' for no order"
             )
 
     def same_choice(self, other: "ChannelConfig") -> bool:
@@ -79,7 +79,7 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="new"):
     config: ChannelConfig | None
     """None if the entry that had it was damaged."""
     begin: Offset | None = None
-    """The offset at which the channel began, or to which it was moved. No earlier message was acknowledged. None: the floor."""
+    """The offset at which the channel began, or to which it was moved. None: the floor."""
 
 
 class Configured(msgspec.Struct, frozen=True, array_like=True, tag="set"):
@@ -127,7 +127,7 @@ class Redriven(msgspec.Struct, frozen=True, array_like=True, tag="back"):
 
 
 class Lost(msgspec.Struct, frozen=True, array_like=True, tag="lost"):
-    """Everything below the floor is done, and the stream has removed so many of these messages before they were acknowledged."""
+    """Everything below the floor is done, and the stream has removed some messages before they were acknowledged."""
 
     channel: str
     epoch: Offset

@@ -92,10 +92,10 @@ class Reposition:
         return [Rewound(last, end), *map(Write, state.entries())]
 
     def redrive(self, letters: Iterable[tuple[int, int]], keys: Mapping[int, int | None] | None = None) -> list[Action]:
-        """Deliver messages again whose dead letters are sent back. Each letter is an offset and the epoch of its creation.
+        """Deliver messages again whose dead letters are sent back. A letter is an offset and the epoch of its creation.
 
-        With `order_by` the caller gives the keys of the messages, too. A letter that was sent back before is skipped, so no
-        message is delivered twice. A message that is not done is delivered anyway.
+        With `order_by` the caller gives the keys of the messages, too. A letter that was sent back before is skipped,
+        so no message is delivered twice. A message that is not done is delivered anyway.
         """
         status, past, held, cursor = self._status, self._backlog.past, self._in_flight, self._backlog.cursor
         sent = Intervals()

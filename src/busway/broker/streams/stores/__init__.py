@@ -1,8 +1,8 @@
 """The interface `Store` between a stream and the database that stores its records, and the values that cross it.
 
-The broker assigns offsets and sequences; a store stores, finds and removes records. A failed operation raises `StoreFailed`
-with the reason, and changes nothing. Times are UTC, in nanoseconds since 1970. One test suite (`tests/broker/streams/stores`)
-runs over every store.
+The broker assigns offsets and sequences; a store stores, finds and removes records. A failed operation raises
+`StoreFailed` with the reason, and changes nothing. Times are UTC, in nanoseconds since 1970. One test suite
+(`tests/broker/streams/stores`) runs over every store.
 """
 
 from collections.abc import Sequence
@@ -138,9 +138,9 @@ class Store(Protocol):
         """Store all records or none. Returns once they are as safe as the stream promises.
 
         Offsets continue from `next`; an empty store accepts any higher ones. Sequences grow within their topic, except
-        those of delayed messages. The second record of a delayed message ends the delay of the first one with its session
-        and number. Records that are stored already are skipped; others with their offsets are refused. The append
-        continues if its caller is cancelled.
+        those of delayed messages. The second record of a delayed message ends the delay of the first one with its
+        session and number. Records that are stored already are skipped; others with their offsets are refused. The
+        append continues if its caller is cancelled.
         """
 
     async def read(self, from_: int, most_bytes: int) -> list[Record]:

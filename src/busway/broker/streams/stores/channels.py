@@ -1,7 +1,7 @@
 """The channel journal of a stream in a database: the interface of `broker.channels.journal.Journal` over a `Store`.
 
-The state of each channel is stored as entries under the keys 0, 1, …; only changed ones are saved. Entries that are written
-while one transaction runs are saved by the next one.
+The state of each channel is stored as entries under the keys 0, 1, …; only changed ones are saved. Entries that are
+written while one transaction runs are saved by the next one.
 """
 
 import asyncio
@@ -55,7 +55,8 @@ class DatabaseJournal:
     def write(self, entries: Iterable[Entry]) -> "asyncio.Future[None]":
         """Save entries. The future is done when these and all earlier ones are as safe as promised; else StoreFailed.
 
-        Without entries it reports the same of the earlier ones. Entries that could not be saved are saved with later ones.
+        Without entries it reports the same of the earlier ones. Entries that could not be saved are saved with later
+        ones.
         """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for entry in entries:

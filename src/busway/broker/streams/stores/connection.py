@@ -1,8 +1,9 @@
 """The connection to a database: runs transactions on its own thread, and reconnects when the database is back.
 
-A transaction is certainly committed, or certainly not (`StoreFailed` at once), or its COMMIT got no answer. The last kind is
-resolved before any other: when the database is back, owning it proves that the old connection has ended. Then the same task
-runs again, and finds its records or stores them. Its caller waits until then, and all other callers get `StoreFailed`.
+A transaction is certainly committed, or certainly not (`StoreFailed` at once), or its COMMIT got no answer. The last
+kind is resolved before any other: when the database is back, owning it proves that the old connection has ended. Then
+the same task runs again, and finds its records or stores them. Its caller waits until then, and all other callers get
+`StoreFailed`.
 """
 
 import asyncio

@@ -50,7 +50,7 @@ class Dialect(Protocol):
     """The exceptions that the database or the connection raises."""
 
     def connect(self) -> Connection:
-        """Connect and claim the database. Raises DataFailed if another server owns it. The claim may survive a failure."""
+        """Connect and claim the database. Raises DataFailed if another server owns it. The claim may survive."""
 
     def release(self) -> None:
         """Give up the claim after the connection was closed."""
@@ -97,7 +97,7 @@ def dialect_of(url: str | os.PathLike[str]) -> Dialect:
 @lru_cache(maxsize=256)
 def _insert_sql(table: Table, mark: str) -> str:
     names = ", ".join(f'"{column.name}"' for column in table.columns)
-    return f'INSERT INTO "{table.name}" ({names}) VALUES ({", ".join(mark for _ in table.columns)})'  # noqa: S608, all names are constants
+    return f'INSERT INTO "{table.name}" ({names}) VALUES ({", ".join(mark for _ in table.columns)})'  # noqa: S608, constants
 
 
 @lru_cache(maxsize=256)
@@ -173,8 +173,7 @@ class SQLite:
         return not connection.invalidated and code not in _BROKEN
 
     def settled(self, connection: Connection, error: Exception) -> bool:
-        # An open transaction can be rolled back, and on a full disk SQLite has done that. Otherwise only the file has the
-        # outcome.
+        # An open transaction can be rolled back, and SQLite does that on a full disk. Otherwise the outcome is unknown.
         full = getattr(getattr(error, "orig", error), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         return full or bool(getattr(connection.connection.driver_connection, "in_transaction", False))
 
@@ -255,7 +254,7 @@ class PostgreSQL:
         if not connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), lock):
             owner = self._owner(connection, lock["lock"])
             if owner is not None and tuple(owner[:2]) == self._mine:
-                # The server has not noticed yet that this broker's last connection is gone. Ending it ends its transaction.
+                # The server has not noticed yet that this broker's last connection is gone: terminate it.
                 connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": owner[0]})
             connection.commit()
             try:

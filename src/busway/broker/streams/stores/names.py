@@ -1,6 +1,7 @@
 """Names of databases: checks the stores that an operator configures as names and URLs. Values only.
 
-Clients, definitions and listings have only the names. A URL may contain a password, so no error of this module shows one.
+Clients, definitions and listings have only the names. A URL may contain a password, so no error of this module shows
+one.
 """
 
 import os
@@ -22,7 +23,7 @@ def check_stores(given: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def store_of(text: str, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """The name and the URL of a store given as `NAME=URL`, `NAME=env:VARIABLE` or `NAME=file:PATH`. Raises ValueError."""
+    """Name and URL of a store given as `NAME=URL`, `NAME=env:VARIABLE` or `NAME=file:PATH`. Raises ValueError."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError("a store is written as NAME=URL, NAME=env:VARIABLE or NAME=file:PATH")

@@ -1,7 +1,7 @@
 """The rows of one stream in a database: the statements that store, find and remove its records.
 
-All methods run on the thread of a `Database`, inside an open transaction. `State` is an immutable value: a write returns the
-state after its transaction, and `Rows.state` changes only when that is committed.
+All methods run on the thread of a `Database`, inside an open transaction. `State` is an immutable value: a write
+returns the state after its transaction, and `Rows.state` changes only when that is committed.
 """
 
 import logging
@@ -105,8 +105,8 @@ class Rows:
     def reopen(self, connection: Connection) -> State:
         """Read the state after a lost connection, and store lost records again.
 
-        A killed server may lose the last commits that it has answered, unless their safety was "synced". Records that are
-        still in memory are stored again; all others are reported as damage, and their offsets stay empty.
+        A killed server may lose the last commits that it has answered, unless their safety was "synced". Records that
+        are still in memory are stored again; all others are reported as damage, and their offsets stay empty.
         """
         known = self.state
         found = self._load(connection)
@@ -257,7 +257,7 @@ class Rows:
                 raise StoreFailed(f"offset {record.offset} has another message already, of topic {known[3]!r}")
 
     def cut(self, connection: Connection, below: int) -> tuple[State, int]:
-        """Remove at most a page of the records below this offset. Returns the state and the number of removed records."""
+        """Remove at most a page of the records below this offset. Returns the state and how many were removed."""
         table, columns = self._table, self._table.c
         state = self.state
         last = connection.scalar(
@@ -386,7 +386,7 @@ class Rows:
             offset = page[-1].offset + 1
 
     def limit(self, connection: Connection, *, age: int | None, most_bytes: int | None, most_count: int | None) -> int:
-        """The offset below which all records are beyond a limit: the time `age`, a number of bytes, or a number of records."""
+        """The offset below which all records are beyond a limit: by the time `age`, by bytes, or by number."""
         columns, state = self._table.c, self.state
         found = [state.first]
         if age is not None:

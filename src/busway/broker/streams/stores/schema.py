@@ -1,7 +1,7 @@
 """The tables of a database store, their version, and the steps from one version to the next.
 
-One database has several streams. Each has its own table of records, named by the stream's number. So an append changes no
-index of another stream, and a stream is removed by dropping a table. Every name is quoted.
+One database has several streams. Each has its own table of records, named by the stream's number. So an append changes
+no index of another stream, and a stream is removed by dropping a table. Every name is quoted.
 """
 
 from collections.abc import Callable, Sequence
@@ -127,7 +127,8 @@ def migrate(connection: Connection, steps: Sequence[Step] = STEPS) -> int:
     found = connection.scalar(select(version.c.version)) or 0
     if found > len(steps):
         raise DataFailed(
-            f"the tables have version {found} of a newer busway, and this one knows versions up to {len(steps)}: update it"
+            f"the tables have version {found} of a newer busway, "
+            f"and this one knows versions up to {len(steps)}: update it"
         )
     for step in steps[found:]:
         step(connection)
