@@ -16,7 +16,8 @@ from busway.transport import Address
 NATIVE: Final = (
     "{at} is refused: other hosts can reach it, and its clients need not prove who they are. Ask for certificates at "
     "a tls:// address with tls=TLS(cert=..., key=..., ca=...) "
-    "(busway serve --tls HOST:PORT --cert FILE --key FILE --ca FILE), give authenticate= in busway.Settings, or bind to 127.0.0.1; insecure=True (busway serve --insecure) allows it"
+    "(busway serve --tls HOST:PORT --cert FILE --key FILE --ca FILE), "
+    "give authenticate= in busway.Settings, or bind to 127.0.0.1; insecure=True (busway serve --insecure) allows it"
 )
 HTTP: Final = (
     "{at} is refused: other hosts can reach it, and its clients need not prove who they are. "

@@ -46,7 +46,7 @@ class NodeAnswer(NamedTuple):
     """The status of dead letters."""
 
     @property
-    def heard(self) -> bool:
+    def complete(self) -> bool:
         """Whether the answer is complete. A node without a part counts, too."""
         return not self.error or self.code in _NOT_THERE
 
@@ -74,7 +74,7 @@ def summed(
             else:
                 whole.update({name: whole[name] + figures[name] for name in _SUMS})
             found.setdefault(info.name, []).append(_part(answer.guid, answer.node, figures))
-    silent = [answer for answer in others if not answer.heard]
+    silent = [answer for answer in others if not answer.complete]
     for name, whole in wholes.items():
         whole["unreached"] = [answer.node for answer in silent]
         if parts:
@@ -89,7 +89,7 @@ def _part(guid: str, node: str, figures: dict[str, Any]) -> ChannelPart:
 def with_parts(hub: "Hub", here: list[dict[str, Any]], others: Iterable[NodeAnswer]) -> list[dict[str, Any]]:
     """Each stream with its part at every node. Its own figures stay those of this broker's part."""
     others = list(others)
-    silent = [answer for answer in others if not answer.heard]
+    silent = [answer for answer in others if not answer.complete]
     wholes = []
     for figures in here:
         parts = [_stream_part(hub.guid, hub.name or hub.guid[:8], figures)]

@@ -28,7 +28,7 @@ class Ownership:
         self._channels = channels
         self._adopted: dict[tuple[str, str], Stream] = {}
         self.suspended = False
-        """Another broker may hand out of the channels of this one."""
+        """Whether another broker may deliver from the channels of this one."""
 
     # Channels of this broker.
 

@@ -62,12 +62,12 @@ class _Delivery:
     def __post_init__(self) -> None:
         self.selection = _core.Selection(self.event[6], self.event[8])
 
-    def saw(self, kept: RetainedMessage) -> bool:
+    def saw(self, message: RetainedMessage) -> bool:
         """Whether the subscription has got this message and watches removals."""
-        if not self.event[4] & WATCH or kept.order > self.after or kept.session == self.without:
+        if not self.event[4] & WATCH or message.order > self.after or message.session == self.without:
             return False
-        return self.selection.covers(kept.topic) and self.selection.matches(
-            kept.topic, kept.shown_fields, kept.payload, kept.name, kept.session, kept.time
+        return self.selection.covers(message.topic) and self.selection.matches(
+            message.topic, message.shown_fields, message.payload, message.name, message.session, message.time
         )
 
 
@@ -103,9 +103,9 @@ class RetainedDriver:
                 # Receivers distinguish senders by these numbers, so senders from before the restart need some too.
                 hub.clients += 1
                 clients[sender] = hub.clients
-            kept = pin.kept(clients[sender])
-            kept.dress(self.fields)
-            self.box.put(kept)
+            message = pin.message(clients[sender])
+            message.dress(self.fields)
+            self.box.put(message)
 
     # Subscriptions.
 
@@ -117,7 +117,7 @@ class RetainedDriver:
         session = self._hub.sessions.get(conn)
         without = session.session if session is not None and flags & NO_ECHO else 0
         found = _within(flags, self.box.select(pattern, rules, without=without)) if self.box else []
-        if sum(kept.size for kept in found) > _PORTION:
+        if sum(message.size for message in found) > _PORTION:
             self._deliveries[conn] = _Delivery(event, session, without)
             self.room(conn)
         else:
@@ -125,8 +125,8 @@ class RetainedDriver:
 
     def _enter(self, event: tuple[Any, ...], found: list[RetainedMessage]) -> None:
         _, conn, sub, number, flags, policy, pattern, group, rules, since = event
-        kept = [_parts(message, KEPT) for message in found] or None
-        code = self._hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, kept)
+        retained = [_parts(message, KEPT) for message in found] or None
+        code = self._hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, retained)
         if code == Code.OK and flags & WAIT:
             self._hub.answer_when_known(conn, number, len(found))
         if code == Code.OK and flags & SINCE:
@@ -146,17 +146,17 @@ class RetainedDriver:
         left = self.box.select(pattern, rules, without=delivery.without, after=delivery.after)
         left = _within(delivery.event[4], left)
         room, portion = _PORTION, list[RetainedMessage]()
-        for kept in left:
-            if portion and room < kept.size:
+        for message in left:
+            if portion and room < message.size:
                 break
-            room -= kept.size
-            portion.append(kept)
+            room -= message.size
+            portion.append(message)
         if len(portion) == len(left):
             del self._deliveries[conn]
             self._enter(delivery.event, portion)
             return
-        for kept in portion:
-            self._hub.engine.hand(conn, [sub], _parts(kept, KEPT))
+        for message in portion:
+            self._hub.engine.hand(conn, [sub], _parts(message, KEPT))
         delivery.after = portion[-1].order
         self._hub.engine.want_room(conn)
 
@@ -343,11 +343,11 @@ class RetainedDriver:
 
     def _withdraw(self, gone: list[RetainedMessage]) -> None:
         """Report removed messages to the watchers on this node."""
-        for kept in gone:
-            self._hub.engine.withdraw(_parts(kept, 0), kept.remote)
+        for message in gone:
+            self._hub.engine.withdraw(_parts(message, 0), message.remote)
             for conn, delivery in self._deliveries.items():
-                if delivery.saw(kept):
-                    self._hub.engine.hand(conn, [delivery.event[2]], _parts(kept, WITHDRAWN))
+                if delivery.saw(message):
+                    self._hub.engine.hand(conn, [delivery.event[2]], _parts(message, WITHDRAWN))
 
     def _unfit(self, message: RetainedMessage) -> BusError | None:
         """Why the message can't have the server's fields, or None."""
@@ -362,10 +362,10 @@ class RetainedDriver:
         return None
 
 
-def _within(flags: int, kept: list[RetainedMessage]) -> list[RetainedMessage]:
+def _within(flags: int, messages: list[RetainedMessage]) -> list[RetainedMessage]:
     """The messages in the scope of a SUBSCRIBE with these flags. Its scope is two bits above that of a SERVE."""
     scope = scope_of(flags >> 2)
-    return kept if scope == "global" else [message for message in kept if message.remote is (scope == "remote")]
+    return messages if scope == "global" else [message for message in messages if message.remote is (scope == "remote")]
 
 
 def _written(error: OSError | None) -> None:
@@ -376,8 +376,8 @@ def _written(error: OSError | None) -> None:
         )
 
 
-def _parts(kept: RetainedMessage, mark: int) -> tuple[int, int, str, int, str, bytes]:
-    return kept.client, kept.session, kept.name, kept.shown_flags | mark, kept.topic, kept.shown
+def _parts(message: RetainedMessage, mark: int) -> tuple[int, int, str, int, str, bytes]:
+    return message.client, message.session, message.name, message.shown_flags | mark, message.topic, message.shown
 
 
 # The functions of the hub's event table.

@@ -33,11 +33,11 @@ class Pin(msgspec.Struct, frozen=True, array_like=True, tag="pin"):
         return self.name, self.topic, normal(self.fields)
 
     @staticmethod
-    def of(kept: RetainedMessage) -> "Pin":
-        content = kept.flags, kept.time, kept.fields, kept.payload
-        return Pin(kept.session, kept.number, kept.name, kept.topic, *content, kept.since)
+    def of(message: RetainedMessage) -> "Pin":
+        content = message.flags, message.time, message.fields, message.payload
+        return Pin(message.session, message.number, message.name, message.topic, *content, message.since)
 
-    def kept(self, client: int) -> RetainedMessage:
+    def message(self, client: int) -> RetainedMessage:
         body = body_of(self.time, self.number, self.fields, self.payload)
         flags = PIN | (FIELDS if self.fields else 0)
         return RetainedMessage(client, self.session, self.name, flags, self.topic, body, since=self.since)

@@ -167,12 +167,12 @@ class _Choice:
     rules: bool
     without: int
 
-    def takes(self, kept: RetainedMessage) -> bool:
+    def takes(self, message: RetainedMessage) -> bool:
         """Whether a message whose topic matches is selected."""
-        if self.without and kept.session == self.without:
+        if self.without and message.session == self.without:
             return False
         return not self.rules or self.selection.matches(
-            kept.topic, kept.shown_fields, kept.payload, kept.name, kept.session, kept.time
+            message.topic, message.shown_fields, message.payload, message.name, message.session, message.time
         )
 
 
@@ -298,9 +298,9 @@ class RetainedStore:
     def left(self, session: int, spared: Spared = _nothing) -> list[RetainedMessage]:
         """Remove the posts of a client that has closed its connection, except the spared ones."""
         self._lost.pop(session, None)
-        gone = [kept for kept in self._posts.get(session, {}).values() if not spared(kept.key)]
-        for kept in gone:
-            self.take(kept.key)
+        gone = [message for message in self._posts.get(session, {}).values() if not spared(message.key)]
+        for message in gone:
+            self.take(message.key)
         return gone
 
     def expire(self, now: float, spared: Spared = _nothing) -> list[RetainedMessage]:
@@ -310,7 +310,7 @@ class RetainedStore:
             if end > now:
                 break
             over.append(session)
-        return sorted((kept for session in over for kept in self.left(session, spared)), key=_order)
+        return sorted((message for session in over for message in self.left(session, spared)), key=_order)
 
     def deadline(self) -> float | None:
         """The time at which expire() has to be called next."""
@@ -332,10 +332,10 @@ class RetainedStore:
             topics = [literal] if literal in self._topics else []
             topics += [topic for topic in self._wild if covers(topic)]
         found = [
-            kept
+            message
             for topic in topics
-            for kept in self._topics[topic].values()
-            if kept.order > after and choice.takes(kept)
+            for message in self._topics[topic].values()
+            if message.order > after and choice.takes(message)
         ]
         found.sort(key=_order)
         return found
@@ -344,5 +344,5 @@ class RetainedStore:
         return _Choice(self._compile(pattern, rules), bool(rules), without)
 
 
-def _order(kept: RetainedMessage) -> int:
-    return kept.order
+def _order(message: RetainedMessage) -> int:
+    return message.order

@@ -1,6 +1,6 @@
 """The machine of one channel: which consumer gets which message, how often, and until when it has to be acknowledged.
 
-It has no clock, socket or disk. Its driver tells it what happened and when, and carries out the actions that it
+It has no clock, socket or disk. Its driver reports events with their time, and carries out the actions that it
 returns. The machine knows messages by their offsets and works on spans of them. Below the cursor each message that the
 channel chooses is in flight (see `in_flight`) or done; nothing from the cursor on was delivered. What is done and
 recorded is never delivered again, not even after a crash. Everything else is delivered until it is acknowledged or
