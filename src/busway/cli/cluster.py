@@ -87,7 +87,7 @@ def _show(found: dict[str, Any], *, json: bool, again: bool = False) -> None:
     if again and terminal.out.is_terminal:
         terminal.out.clear()
     nodes = found["nodes"]
-    counts = {state: sum(one["state"] == state for one in nodes) for state in ("linked", "stopped", "lost")}
+    counts = {state: sum(entry["state"] == state for entry in nodes) for state in ("linked", "stopped", "lost")}
     stopped = f"{counts['stopped']} stopped, " if counts["stopped"] else ""
     summary = {
         "cluster": found["cluster"],
@@ -97,17 +97,17 @@ def _show(found: dict[str, Any], *, json: bool, again: bool = False) -> None:
         "refused": found["refused"],
         "conflicts": found["conflicts"],
     }
-    summary |= _mirroring(found["mirroring"], {one["guid"]: one["name"] for one in nodes})
+    summary |= _mirroring(found["mirroring"], {entry["guid"]: entry["name"] for entry in nodes})
     terminal.out.print(pairs("", summary))
     now = time.time()
-    terminal.out.print(rows("nodes", [_node(one, now) for one in nodes]))
-    if links := [_traffic(one) for one in nodes if one["link"]]:
+    terminal.out.print(rows("nodes", [_node(entry, now) for entry in nodes]))
+    if links := [_traffic(entry) for entry in nodes if entry["link"]]:
         terminal.out.print(rows("links", links, optional=("waiting", "dropped", "serves")))
     if found["lacking"]:
-        lacking = [{"what": lacks(one), "why": one["error"], "tried": one["tries"]} for one in found["lacking"]]
+        lacking = [{"what": lacks(entry), "why": entry["error"], "tried": entry["tries"]} for entry in found["lacking"]]
         terminal.out.print(rows("differs from the other nodes", lacking))
     if found["missing"]:
-        missing = [one | {"why": reason(one)} for one in found["missing"]]
+        missing = [entry | {"why": reason(entry)} for entry in found["missing"]]
         terminal.out.print(rows("listed, but not linked", missing))
 
 
@@ -123,10 +123,10 @@ def _interest(count: int) -> str:
     return f"{count} subscriptions and services"
 
 
-def lacks(one: dict[str, Any]) -> str:
+def lacks(definition: dict[str, Any]) -> str:
     """Describe a definition of the cluster that the node could not apply."""
-    channel = f"the channel {one['channel']!r} of " if one["channel"] else ""
-    return f"{channel}the stream {one['stream']!r} can't be {'removed' if one['removed'] else 'made'}"
+    channel = f"the channel {definition['channel']!r} of " if definition["channel"] else ""
+    return f"{channel}the stream {definition['stream']!r} can't be {'removed' if definition['removed'] else 'made'}"
 
 
 def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
@@ -139,7 +139,8 @@ def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
         lines["mirror of"] = f"{found['to_mirror']!r}: no node with that name, guid or address was seen"
     if found["mirrors"]:
         mirrors = (
-            f"{one['name'] or one['guid'][:8]}, {one['behind']} behind{_troubles(one)}" for one in found["mirrors"]
+            f"{mirror['name'] or mirror['guid'][:8]}, {mirror['behind']} behind{_troubles(mirror)}"
+            for mirror in found["mirrors"]
         )
         lines["mirrored by"] = "; ".join(mirrors)
     if waits := [name for name, kept in found["mirrored"].items() if kept]:
@@ -166,15 +167,15 @@ def unmirrored(mirroring: dict[str, Any]) -> list[str]:
 
 
 def _troubles(mirror: dict[str, Any]) -> str:
-    return "".join(f"; {one}" for one in troubles_of(mirror))
+    return "".join(f"; {text}" for text in troubles_of(mirror))
 
 
 def troubles_of(mirror: dict[str, Any]) -> list[str]:
     """Describe why streams are not mirrored, one text for each reason."""
     streams: dict[str, list[str]] = {}
-    for name, one in mirror["streams"].items():
-        if one["trouble"]:
-            streams.setdefault(one["trouble"], []).append(name)
+    for name, stream in mirror["streams"].items():
+        if stream["trouble"]:
+            streams.setdefault(stream["trouble"], []).append(name)
     return [f"{', '.join(names)} can't be mirrored: {why}" for why, names in streams.items()]
 
 
@@ -186,9 +187,9 @@ def differing(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:
 def waits_of(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:
     """Describe the messages of failed nodes that this mirror has but may not deliver."""
     return [
-        f"{one['messages']} message{'s' * (one['messages'] != 1)} in {', '.join(one['streams'])} of the failed node "
-        f"{names.get(one['guid']) or 'without a name'} ({one['guid'][:8]}): {one['why']}"
-        for one in mirroring["waits"]
+        f"{backlog['messages']} message{'s' * (backlog['messages'] != 1)} in {', '.join(backlog['streams'])} of the failed node "
+        f"{names.get(backlog['guid']) or 'without a name'} ({backlog['guid'][:8]}): {backlog['why']}"
+        for backlog in mirroring["waits"]
     ]
 
 

@@ -152,7 +152,7 @@ async def _reach(url: str, timeout: float) -> Finding:
             async with asyncio.timeout(timeout):
                 answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 _, writer = await asyncio.open_connection(host, port)
-            tried = f"{host} is {', '.join(sorted({str(one[4][0]) for one in answers}))}; port {port} is open"
+            tried = f"{host} is {', '.join(sorted({str(answer[4][0]) for answer in answers}))}; port {port} is open"
         writer.close()
         await writer.wait_closed()
     except TimeoutError:
@@ -204,15 +204,17 @@ async def _cluster(bus: busway.Bus) -> Finding:
     if found["cluster"] is None:
         return Finding("cluster", "ok", "the broker is in no cluster")
     lost = [
-        (one["name"] or one["guid"], one["link"].get("why", "")) for one in found["nodes"] if one["state"] == "lost"
+        (entry["name"] or entry["guid"], entry["link"].get("why", ""))
+        for entry in found["nodes"]
+        if entry["state"] == "lost"
     ]
     lost += [
-        (one["name"], one.get("why", "")) if one["name"] else (" ".join(one["addresses"]), reason(one))
-        for one in found["missing"]
+        (entry["name"], entry.get("why", "")) if entry["name"] else (" ".join(entry["addresses"]), reason(entry))
+        for entry in found["missing"]
     ]
     unlinked = ", ".join(name + f" ({why})" * bool(why) for name, why in lost)
-    others = any(one.addresses for one in bus.servers[1:])
-    stopped = sum(one["state"] == "stopped" for one in found["nodes"])  # stopped on purpose
+    others = any(entry.addresses for entry in bus.servers[1:])
+    stopped = sum(entry["state"] == "stopped" for entry in found["nodes"])  # stopped on purpose
     count = len(found["nodes"])
     summary = f"{found['cluster']}, {count} node{'s' * (count != 1)}" + f", {stopped} stopped" * bool(stopped)
     mirroring = found["mirroring"]
@@ -228,13 +230,13 @@ async def _cluster(bus: busway.Bus) -> Finding:
         ),
         *([f"no mirror has the stream{'s' * (len(alone) != 1)} {', '.join(alone)}"] if alone else []),
         *(
-            f"its mirror {one['name'] or one['guid'][:8]}: {why}"
-            for one in mirroring["mirrors"]
-            for why in troubles_of(one)
+            f"its mirror {entry['name'] or entry['guid'][:8]}: {why}"
+            for entry in mirroring["mirrors"]
+            for why in troubles_of(entry)
         ),
         *(f"as a mirror: {why}" for why in (troubles_of(mirroring["mirror_of"]) if mirroring["mirror_of"] else ())),
-        *(f"waiting in a mirror: {one}" for one in waits_of(mirroring, names)),
-        *(f"takeover is {mirroring['takeover']:g} s here and {one}" for one in differing(mirroring, names)),
+        *(f"waiting in a mirror: {entry}" for entry in waits_of(mirroring, names)),
+        *(f"takeover is {mirroring['takeover']:g} s here and {entry}" for entry in differing(mirroring, names)),
         *_lacks(found["lacking"]),
         *(
             []
@@ -245,15 +247,15 @@ async def _cluster(bus: busway.Bus) -> Finding:
     return Finding("cluster", "warn" if troubles else "ok", "; ".join([summary, *troubles]))
 
 
-def _lacks(lacking: list[dict[str, Any]]) -> list[str]:
+def _lacks(definitions: list[dict[str, Any]]) -> list[str]:
     """Describe the first definitions of the cluster that the broker could not apply."""
-    texts = [f"{lacks(one)}: {one['error']}" for one in lacking[:_FEW]]
-    return texts + ([f"and {len(lacking) - _FEW} more"] if len(lacking) > _FEW else [])
+    texts = [f"{lacks(definition)}: {definition['error']}" for definition in definitions[:_FEW]]
+    return texts + ([f"and {len(definitions) - _FEW} more"] if len(definitions) > _FEW else [])
 
 
 async def _damage(bus: busway.Bus) -> list[Finding]:
     """Report the streams of this broker that have damaged or missing files."""
-    found = [f"{one.name} ({one.damage})" for one in await bus.streams() if one.damage]
+    found = [f"{info.name} ({info.damage})" for info in await bus.streams() if info.damage]
     text = f"files are damaged or missing, the log of the broker names them: {', '.join(found)}"
     return [Finding("streams", "warn", text)] if found else []
 

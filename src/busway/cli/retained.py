@@ -55,8 +55,7 @@ def pin(
     field: flags.Field = None,
     json: flags.Json = False,
 ) -> None:
-    """Publish a message that new subscribers get until it is unpinned. It replaces a pin of the same --name, topic
-    and fields.
+    """Pin a message for new subscribers until it is unpinned. It replaces a pin of the same --name, topic and fields.
 
     busway pin config/hdb '{"threads": 4}' --name manager
     """

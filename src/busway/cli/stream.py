@@ -57,10 +57,10 @@ def stream_list(link: Link, json: flags.Json = False) -> None:
         async with link.connect(reconnect=False) as bus:
             found = await bus.streams(parts=True)
         if json:
-            for one in found:
-                terminal.record(_object(one))
+            for info in found:
+                terminal.record(_object(info))
         else:
-            terminal.out.print(rows("", [_whole(one) for one in found]))
+            terminal.out.print(rows("", [_whole(info) for info in found]))
         if found:
             report_unreached(found[0])
 
@@ -82,10 +82,10 @@ def stream_info(
 
     async def show() -> None:
         async with link.connect(reconnect=False) as bus:
-            one = await bus.stream(stream)
-            info = await one.info(parts=True)
+            handle = await bus.stream(stream)
+            info = await handle.info(parts=True)
             found = _object(info)
-            held = [topic._asdict() for topic in await one.topics()] if topics else []
+            held = [topic._asdict() for topic in await handle.topics()] if topics else []
         if json:
             terminal.record(found | {"stored": held} if topics else found)
             return
@@ -97,9 +97,9 @@ def stream_info(
         found["messages"] = found.pop("count")
         terminal.out.print(pairs("", ordered(found, _FIRST, everything=everything)))
         if len(parts) > 1:
-            terminal.out.print(rows("parts", [_part(one) for one in parts]))
+            terminal.out.print(rows("parts", [_part(handle) for handle in parts]))
         if channels:
-            terminal.out.print(rows("channels", [channel.row(one) for one in channels], optional=channel.RARE))
+            terminal.out.print(rows("channels", [channel.row(handle) for handle in channels], optional=channel.RARE))
         if held:
             terminal.out.print(rows("topics", held))
 

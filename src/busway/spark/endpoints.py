@@ -131,7 +131,7 @@ class Broker:
 
     def available(self) -> list[Available]:
         streams = retry_disconnected(self.name, self._timeout, self._bus.streams)
-        return [Available(one.broker, one.name, one.first, one.next, one.bytes) for one in streams]
+        return [Available(info.broker, info.name, info.first, info.next, info.bytes) for info in streams]
 
     def find_time(self, stream: str, time: datetime) -> int:
         return retry_disconnected(self.name, self._timeout, lambda: self._bus.stream(stream).locate(time))
@@ -164,7 +164,7 @@ class Broker:
         return retry_disconnected(self.name, self._timeout, lambda: self._bus.stream(name))
 
     def follow(self, channel: str, stream: str, offset: int) -> None:
-        if all(one["name"] != channel for one in self._bus.stream(stream).info().channels):
+        if all(entry["name"] != channel for entry in self._bus.stream(stream).info().channels):
             self._bus.create_channel(stream, channel, start=offset)
         self._bus.seek_channel(stream, channel, offset)
 
@@ -212,14 +212,14 @@ class Endpoints:
 
     def available(self, streams: Sequence[str] = ()) -> list[Available]:
         """Return the offsets that these streams have now; empty: all streams. Raises ValueError for unknown names."""
-        there = [one for place in self._all.values() for one in place.available()]
-        known = {one.stream for one in there}
+        everything = [info for place in self._all.values() for info in place.available()]
+        known = {info.stream for info in everything}
         for name in streams:
             if name not in known:
                 endpoints = ", ".join(self.names.values())
                 streams_there = ", ".join(sorted(known)) or "none"
                 raise ValueError(f"{endpoints} has no stream {name!r}; its streams are: {streams_there}")
-        return [one for one in there if not streams or one.stream in streams]
+        return [info for info in everything if not streams or info.stream in streams]
 
     def read(
         self, part: Range, patterns: Sequence[str], columns: Sequence[str], *, fail: bool
@@ -256,7 +256,7 @@ def _connected(url: str, options: Options) -> Broker:
 
 def _without(batch: pa.RecordBatch, patterns: Sequence[str]) -> pa.RecordBatch:
     """Return the rows whose topics match none of these patterns. Matching rows were read before."""
-    known = [Selection(one, b"") for one in patterns]
+    known = [Selection(pattern, b"") for pattern in patterns]
     return batch.filter(pc.invert(covered(batch.column("topic"), known)))
 
 

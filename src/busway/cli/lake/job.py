@@ -108,18 +108,18 @@ class Job:
                 parse(values.connect_address(url))
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
-        for one in self.path or ():
-            if not Path(one).is_dir():
-                raise typer.BadParameter(f"--path: there is no folder {one!r}; give the data folder of a broker")
-        for one in self.conf or ():
-            if "=" not in one:
-                raise typer.BadParameter(f"--conf: {one!r} is not a setting: write key=value")
+        for path in self.path or ():
+            if not Path(path).is_dir():
+                raise typer.BadParameter(f"--path: there is no folder {path!r}; give the data folder of a broker")
+        for setting in self.conf or ():
+            if "=" not in setting:
+                raise typer.BadParameter(f"--conf: {setting!r} is not a setting: write key=value")
         return self
 
     @property
     def settings(self) -> dict[str, str]:
         """The settings of --conf."""
-        return {key: value for key, _, value in (one.partition("=") for one in self.conf or ())}
+        return {key: value for key, _, value in (setting.partition("=") for setting in self.conf or ())}
 
     @property
     def placed(self) -> bool:
@@ -130,7 +130,7 @@ class Job:
     def options(self) -> dict[str, str]:
         """The flags as options of the Spark source. With a url they are also options of the sink."""
         if self.path:
-            return {"path": json.dumps([str(Path(one).absolute()) for one in self.path])}
+            return {"path": json.dumps([str(Path(path).absolute()) for path in self.path])}
         urls = [values.connect_address(url) for url in self.url or ()] or [DEFAULT_URL]
         made = {"url": ",".join(urls)}
         for name, file in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):

@@ -241,10 +241,10 @@ class Archiver:
                 log.warning("%s", text)
             self._lost = planned.lost
             covered = list(planned.covered)
-            self._follow(places, {one.place: one.start for one in covered})
-            known = {one.place for one in covered}
-            waiting = sum(one.next for one in available if one.place in known) - sum(one.end for one in covered)
-            covered = [one for one in covered if one.end > one.begin]
+            self._follow(places, {part.place: part.start for part in covered})
+            known = {part.place for part in covered}
+            waiting = sum(part.next for part in available if part.place in known) - sum(part.end for part in covered)
+            covered = [part for part in covered if part.end > part.begin]
             if not covered:
                 return Progress(0, 0, 0, 0, 0, time.monotonic() - start_time, waiting, self.snapshot.rows)
             try:
@@ -254,11 +254,11 @@ class Archiver:
                     raise
                 return self._retry(covered, error, looks - 1)
             self._damaged.clear()
-            self._follow(places, {one.place: one.end for one in covered})
+            self._follow(places, {part.place: part.end for part in covered})
         size = sum(file.bytes for file in commit.added)
-        rows, lost = sum(file.rows for file in commit.added), sum(one.lost for one in covered)
+        rows, lost = sum(file.rows for file in commit.added), sum(part.lost for part in covered)
         seconds = time.monotonic() - start_time
-        damaged = tuple(sorted({one.stream for one in commit.ranges if one.damaged}))
+        damaged = tuple(sorted({part.stream for part in commit.ranges if part.damaged}))
         return Progress(
             commit.number, rows, size, len(commit.added), lost, seconds, waiting, self.snapshot.rows, damaged
         )
@@ -266,14 +266,14 @@ class Archiver:
     def _retry(self, covered: Sequence[Covered], error: Exception, looks: int) -> Progress:
         """Repeat a round whose read lost messages: they were removed, which the new plan finds, or are damaged."""
         with Endpoints(self._options) as places:
-            first = {one.place: one.first for one in places.available(self._streams)}
-        removed = any(first.get(one.place, 0) > one.start for one in covered)
+            first = {part.place: part.first for part in places.available(self._streams)}
+        removed = any(first.get(part.place, 0) > part.start for part in covered)
         if self._fail or not looks:
             raise DataLoss(with_archive_advice(explain(error).text)) from error
         if not removed:
             if self._damaged:
                 raise error
-            self._damaged.update(one.place for one in covered)
+            self._damaged.update(part.place for part in covered)
         self.begin()
         return self.round(looks)
 
@@ -281,16 +281,16 @@ class Archiver:
         number = self.snapshot.number + 1
         staging = f"r{number:08d}-{self.lake.token}"
         self.lake.discard(staging)
-        if any(one.end > one.start for one in covered):
+        if any(part.end > part.start for part in covered):
             self._write(self._frame(covered), staging)
         staged = list(self.lake.staged(staging))
-        if self.lake.brokers(staged) - {one.broker for one in covered}:
+        if self.lake.brokers(staged) - {part.broker for part in covered}:
             staged = self._without_repeats(staging)
         deleted = self.lake.delete_old(self.snapshot, self._grace)
         added = tuple(self.lake.place(number, staged))
         topics = self._options.topics
         covered = confirm_damage(covered, added) if _ALL in topics else covered
-        ranges = tuple(structs.replace(one, last=continuity.last_id(places, one.place, one.end)) for one in covered)
+        ranges = tuple(structs.replace(part, last=continuity.last_id(places, part.place, part.end)) for part in covered)
         commit = Commit(
             number=number, time=time.time(), kind="archive", topics=topics, ranges=ranges, added=added, deleted=deleted
         )
@@ -303,8 +303,8 @@ class Archiver:
 
     def _frame(self, covered: Sequence[Covered]) -> DataFrame:
         """Return the rows of exactly these ranges."""
-        begin = {one.place: one.start for one in covered}
-        end = {one.place: one.end for one in covered}
+        begin = {part.place: part.start for part in covered}
+        end = {part.place: part.end for part in covered}
         given = self._given | {
             "streams": json.dumps(sorted({stream for _, stream in begin})),
             "startingOffsets": json.dumps(to_json(begin)),
@@ -325,7 +325,7 @@ class Archiver:
 
     def _without_repeats(self, staging: str) -> list[tuple[str, str, str]]:
         """Write each row once: several brokers may return rows of the same other broker, or archived rows."""
-        rows = self.spark.read.schema(ddl(COLUMNS)).parquet(*(self._uri(one[0]) for one in self.lake.staged(staging)))
+        rows = self.spark.read.schema(ddl(COLUMNS)).parquet(*(self._uri(part[0]) for part in self.lake.staged(staging)))
         rows = rows.dropDuplicates(list(_KEY))
         streams = {stream for _, stream, _ in self.lake.staged(staging)}
         archived = [self.lake.uri(DATA, file.path) for file in self.snapshot.files.values() if file.stream in streams]

@@ -75,13 +75,13 @@ def over_time(
     filled: bool = False,
 ) -> str:
     """Draw lines over consecutive intervals from `begin` on. None is a hole in a line."""
-    count = max(len(one.points) for one in lines)
+    count = max(len(line.points) for line in lines)
     each = (_WIDTH - _LEFT - _RIGHT) / count
     parts = [_grid(axis, shown), _times(begin, every, count, each)]
-    for one in lines:
-        for run in _runs(one.points):
+    for line in lines:
+        for run in _runs(line.points):
             places = [(_LEFT + (place + 0.5) * each, axis(value)) for place, value in run]
-            parts.append(_drawn(one.kind, places, filled=filled))
+            parts.append(_drawn(line.kind, places, filled=filled))
     for place in range(count):
         values = [f"{line.name}: {shown(value)}" for line in lines if (value := line.points[place]) is not None]
         if values:
@@ -92,7 +92,7 @@ def over_time(
                 f'height="{_HEIGHT - _TOP - _BOTTOM}"><title>{text}</title></rect>'
             )
     legend = (
-        "".join(f'<span class="key {one.kind}">{escape(one.name)}</span>' for one in lines) if len(lines) > 1 else ""
+        "".join(f'<span class="key {line.kind}">{escape(line.name)}</span>' for line in lines) if len(lines) > 1 else ""
     )
     return (
         f'<figure><figcaption>{escape(title)}<span class="legend">{legend}</span></figcaption>'

@@ -116,11 +116,13 @@ def _empty() -> str:
 def _charts(report: StatsReport) -> str:
     spaced = _spaced(report)
     together = -(-len(spaced) // _MOST_POINTS)
-    groups = [[one for one in spaced[at : at + together] if one] for at in range(0, len(spaced), together)]
+    groups = [
+        [interval for interval in spaced[at : at + together] if interval] for at in range(0, len(spaced), together)
+    ]
     begin, every = _begin(report.intervals[0]), report.every * together
     seconds = every.total_seconds()
-    rates = [sum(one.messages for one in group) / seconds for group in groups]
-    sizes = [sum(one.bytes for one in group) / seconds for group in groups]
+    rates = [sum(interval.messages for interval in group) / seconds for group in groups]
+    sizes = [sum(interval.bytes for interval in group) / seconds for group in groups]
     out = over_time(
         "Messages a second",
         begin,
@@ -141,7 +143,7 @@ def _charts(report: StatsReport) -> str:
     )
     names = (("half", "a", "p50"), ("90 %", "b", "p90"), ("99 %", "c", "p99"), ("most", "d", "max"))
     lines = [Line(label, kind, [_worst(group, name) for group in groups]) for label, kind, name in names]
-    values = [value for one in lines for value in one.points if value is not None and value > 0]
+    values = [value for line in lines for value in line.points if value is not None and value > 0]
     if values:
         axis = logarithmic(max(min(values), 1e-6), max(*values, 2e-6))
         out += over_time("Latency, from sent to stored", begin, every, lines, axis, shown_seconds)
@@ -180,7 +182,10 @@ def _tops(report: StatsReport) -> str:
     total = report.total
 
     def rows(shares: Sequence[Share]) -> list[tuple[str, float, str]]:
-        return [(one.name, one.messages, f"{shown_number(one.messages)}, {shown_bytes(one.bytes)}") for one in shares]
+        return [
+            (share.name, share.messages, f"{shown_number(share.messages)}, {shown_bytes(share.bytes)}")
+            for share in shares
+        ]
 
     return f'<div class="two">{bars("Top topics", rows(total.top_topics))}{bars("Top senders", rows(total.top_senders))}</div>'
 
