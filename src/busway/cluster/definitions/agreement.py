@@ -56,7 +56,7 @@ class _Done(msgspec.Struct, array_like=True, frozen=True):
 class _Job(NamedTuple):
     """A definition to apply."""
 
-    one: Definition
+    definition: Definition
     conn: int = SELF
     """The link that it came from; SELF: this node retries it."""
     answer: bool = False
@@ -72,7 +72,7 @@ class Agreement(NodeProtocolHandler):
         self._notice = notice
         self._file = None if hub.folder is None else DefinitionFile(hub.folder, self._records)
         self._stored = [] if self._file is None else self._file.load()
-        self._definitions = Definitions(hub.guid, (each.one for each in self._stored), environment.time_ns())
+        self._definitions = Definitions(hub.guid, (record.one for record in self._stored), environment.time_ns())
         self.loaded = False
         """Whether the broker's streams were compared with the cluster's definitions."""
         self._missing = MissingDefinitions()
@@ -88,7 +88,7 @@ class Agreement(NodeProtocolHandler):
 
     def load(self) -> None:
         """The broker's streams are open: find out which definitions it lacks."""
-        lacks = {each.one.key: each.lacks for each in self._stored if each.lacks}
+        lacks = {record.one.key: record.lacks for record in self._stored if record.lacks}
         self._stored = []
         self._find_missing(lacks)
         self._refuse()
@@ -100,13 +100,18 @@ class Agreement(NodeProtocolHandler):
         The other nodes have them, but do not send known definitions again.
         """
         there, now = self._hub.streams.by_name, self._hub.loop.time()
-        for one in self._definitions:
-            stream = self._definitions.get(one.stream)
-            gone = one.spec is not None and stream is not None and stream.spec is not None and one.stream not in there
-            if why := lacks.get(one.key) or _GONE * gone:
-                self._missing.found(one, why, now)
-            if gone and not one.channel and one.key not in lacks:
-                self._applier.lost.add(one.key)
+        for definition in self._definitions:
+            stream = self._definitions.get(definition.stream)
+            gone = (
+                definition.spec is not None
+                and stream is not None
+                and stream.spec is not None
+                and definition.stream not in there
+            )
+            if why := lacks.get(definition.key) or _GONE * gone:
+                self._missing.found(definition, why, now)
+            if gone and not definition.channel and definition.key not in lacks:
+                self._applier.lost.add(definition.key)
 
     async def prepare(self) -> None:
         """Apply missing definitions before clients connect. Those that take too long are applied afterwards."""
@@ -125,13 +130,13 @@ class Agreement(NodeProtocolHandler):
 
     def _all(self) -> Iterator[Definition]:
         """The definitions that exist now, in their version when reached; streams before channels."""
-        keys = {one.key: bool(one.channel) for one in self._definitions}
+        keys = {definition.key: bool(definition.channel) for definition in self._definitions}
         streams = [key for key, channel in keys.items() if not channel]
         streams += [name for name in self._hub.streams.by_name if name not in keys and name != DEFAULT]
         for key in [*streams, *(key for key, channel in keys.items() if channel)]:
             stream = self._hub.streams.by_name.get(key)
-            if (one := self._definitions.get(key)) is not None:
-                yield one
+            if (definition := self._definitions.get(key)) is not None:
+                yield definition
             elif stream is not None:
                 yield self._definitions.found(key, spec_of(stream.config))
 
@@ -154,7 +159,7 @@ class Agreement(NodeProtocolHandler):
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
         if kind == DEFINED:
-            self._add_jobs(*(_Job(one, conn, number == _NEWS) for one in read(body)))
+            self._add_jobs(*(_Job(definition, conn, number == _NEWS) for definition in read(body)))
             return
         try:
             done = msgspec.msgpack.decode(body, type=_Done)
@@ -240,31 +245,31 @@ class Agreement(NodeProtocolHandler):
 
     def _take_effect(self, key: str) -> None:
         """The definition takes effect now, so a client's next change is newer."""
-        if self._job is not None and self._job.one.key == key:
-            self._definitions.take(self._job.one, environment.time_ns())
+        if self._job is not None and self._job.definition.key == key:
+            self._definitions.take(self._job.definition, environment.time_ns())
 
     def _define(self, made: list[tuple[str, dict[str, Any] | None]]) -> None:
         clock = environment.time_ns()
-        ones = [self._definitions.make(key, spec, clock) for key, spec in made]
-        for one in ones:
-            self._missing.made(one.key)
+        changed = [self._definitions.make(key, spec, clock) for key, spec in made]
+        for definition in changed:
+            self._missing.made(definition.key)
         if self._file is not None:
-            self._file.note(*map(Noted, ones))
+            self._file.note(*map(Noted, changed))
         if self._links:
-            for one in ones:
-                self._waiting[one.key, one.stamp] = set(self._links), self._hub.loop.create_future()
-            for portion in portions(ones):
+            for definition in changed:
+                self._waiting[definition.key, definition.stamp] = set(self._links), self._hub.loop.create_future()
+            for portion in portions(changed):
                 for conn in self._links:
                     self._hub.engine.node(conn, DEFINED, _NEWS, portion)
             self._hub.loop.call_soon(self._hub.flush)
 
     async def settled(self, key: str) -> None:
         """Wait until a change is written and every linked node has applied or refused it. Logs late nodes."""
-        one = self._definitions.get(key)
-        waits = None if one is None else self._waiting.get((key, one.stamp))
+        definition = self._definitions.get(key)
+        waits = None if definition is None else self._waiting.get((key, definition.stamp))
         if self._file is not None:
             await self._file.written()
-        if one is None or waits is None:
+        if definition is None or waits is None:
             return
         late, confirmed = waits
         try:
@@ -272,8 +277,8 @@ class Agreement(NodeProtocolHandler):
                 await asyncio.shield(confirmed)
         except TimeoutError:
             names = ", ".join(str(self._links[conn]) for conn in late if conn in self._links)
-            log.warning("%s has not confirmed %s yet", names, one)
-            self._waiting.pop((key, one.stamp), None)
+            log.warning("%s has not confirmed %s yet", names, definition)
+            self._waiting.pop((key, definition.stamp), None)
 
     def _confirm(self, conn: int, key: str, stamp: int) -> None:
         late, confirmed = self._waiting.get((key, stamp), (set[int](), None))
@@ -285,8 +290,8 @@ class Agreement(NodeProtocolHandler):
 
     def removed(self, stream: str, channel: str) -> int:
         """When a channel was removed, in microseconds by the clock of that node; 0: unknown, or it exists."""
-        one = self._definitions.get(f"{stream}/{channel}")
-        return one.stamp // 1000 if one is not None and one.spec is None else 0
+        definition = self._definitions.get(f"{stream}/{channel}")
+        return definition.stamp // 1000 if definition is not None and definition.spec is None else 0
 
     # Definitions of other nodes, and retries.
 
@@ -297,7 +302,7 @@ class Agreement(NodeProtocolHandler):
         return self._missing.deadline()
 
     def _retry_missing(self) -> None:
-        self._add_jobs(*(_Job(one) for one in self._missing.ready(self._hub.loop.time())))
+        self._add_jobs(*(_Job(definition) for definition in self._missing.ready(self._hub.loop.time())))
         self._hub.clock.arm()
 
     def _add_jobs(self, *jobs: _Job) -> None:
@@ -312,7 +317,7 @@ class Agreement(NodeProtocolHandler):
                 job = self._jobs.popleft()
                 error = await self._apply(job)
                 if (job.answer or error) and job.conn in self._links:
-                    answer = msgspec.msgpack.encode(_Done(job.one.key, job.one.stamp, error))
+                    answer = msgspec.msgpack.encode(_Done(job.definition.key, job.definition.stamp, error))
                     self._hub.engine.node(job.conn, DONE, 0, answer)
                     self._hub.flush()
                 if self._hub.loop.time() - turn > _TURN:
@@ -324,20 +329,20 @@ class Agreement(NodeProtocolHandler):
 
     async def _apply(self, job: _Job) -> str:
         """Apply one definition. Returns why it failed, or an empty string."""
-        one, definitions = job.one, self._definitions
+        definition, definitions = job.definition, self._definitions
 
         def counts() -> bool:
-            return definitions.newer(one) or definitions.get(one.key) == one
+            return definitions.newer(definition) or definitions.get(definition.key) == definition
 
-        if not (counts() if job.conn == SELF else definitions.newer(one)):
+        if not (counts() if job.conn == SELF else definitions.newer(definition)):
             return ""
-        if definitions.crowded(one):
+        if definitions.crowded(definition):
             return f"the node knows {MOST_KNOWN} streams and channels already"
         self._job, error = job, ""
         try:
-            await self._applier.apply(one, counts)
+            await self._applier.apply(definition, counts)
         except Unsure as failure:  # applied here; the mirror gets it later
-            log.warning("applied %s of another node, but %s", one, failure.reason)
+            log.warning("applied %s of another node, but %s", definition, failure.reason)
         except BusError as failure:
             error = failure.reason
         except (ValueError, TypeError, LookupError) as failure:
@@ -347,48 +352,48 @@ class Agreement(NodeProtocolHandler):
             error = f"unexpected error: {failure}"
         finally:
             self._job = None
-        definitions.take(one, environment.time_ns())
-        known = definitions.get(one.key)
-        if known is not None and known != one:  # a client has changed it since
+        definitions.take(definition, environment.time_ns())
+        known = definitions.get(definition.key)
+        if known is not None and known != definition:  # a client has changed it since
             self._jobs.appendleft(_Job(known))
             return ""
-        self._finish(one, "" if definitions.moot(one) else error)
+        self._finish(definition, "" if definitions.moot(definition) else error)
         return error
 
-    def _finish(self, one: Definition, lacks: str) -> None:
+    def _finish(self, definition: Definition, lacks: str) -> None:
         """Record that a definition was applied, or why it failed (`lacks`)."""
-        now, before = self._hub.loop.time(), self._missing.get(one.key)
-        if self._file is not None and (before is None or (before.definition, before.error) != (one, lacks)):
-            self._file.note(Noted(one, lacks))
+        now, before = self._hub.loop.time(), self._missing.get(definition.key)
+        if self._file is not None and (before is None or (before.definition, before.error) != (definition, lacks)):
+            self._file.note(Noted(definition, lacks))
         if lacks:
-            if self._missing.failed(one, lacks, now):
-                verb = "remove" if one.spec is None else "create or change"
-                text = f"can't {verb} {one} as another node has it: {lacks}"
+            if self._missing.failed(definition, lacks, now):
+                verb = "remove" if definition.spec is None else "create or change"
+                text = f"can't {verb} {definition} as another node has it: {lacks}"
                 log.error("%s; will retry", text)
-                self._notice("lacking", one.key, text, None)
+                self._notice("lacking", definition.key, text, None)
         elif before is None:
             return
         else:
-            if self._missing.made(one.key):
-                text = f"{one} is now as the other nodes have it"
+            if self._missing.made(definition.key):
+                text = f"{definition} is now as the other nodes have it"
                 log.warning("%s", text)
-                self._notice("caught_up", one.key, text, None)
-            self._missing.hurry(now, one.stream)
-        if not one.channel:
+                self._notice("caught_up", definition.key, text, None)
+            self._missing.hurry(now, definition.stream)
+        if not definition.channel:
             self._refuse()
 
     def _refuse(self, *, anew: bool = False) -> None:
         """Refuse publishes to missing streams, so that they are not stored in another one."""
         wanted = {}
         for missing in self._missing:
-            one = missing.definition
-            topics = None if one.channel or one.spec is None else one.spec.get("topics")
+            definition = missing.definition
+            topics = None if definition.channel or definition.spec is None else definition.spec.get("topics")
             if isinstance(topics, list | tuple) and all(isinstance(topic, str) for topic in topics):
-                wanted[one.stream] = tuple(topics), missing.error
+                wanted[definition.stream] = tuple(topics), missing.error
         self._refusals.refuse(wanted, anew=anew)
 
     def _records(self) -> Iterator[Noted]:
         """All current records of the file."""
-        for one in self._definitions:
-            missing = self._missing.get(one.key)
-            yield Noted(one, missing.error if missing is not None and missing.definition == one else "")
+        for definition in self._definitions:
+            missing = self._missing.get(definition.key)
+            yield Noted(definition, missing.error if missing is not None and missing.definition == definition else "")

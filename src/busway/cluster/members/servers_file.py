@@ -180,9 +180,9 @@ def read_file(path: str | PathLike[str]) -> list[Listed]:
     return list(found.values())
 
 
-def _located_error(said: str, given: Any) -> str:
+def _located_error(message: str, given: Any) -> str:
     """A decoder's error, with the place in the file."""
-    what, _, where = said.partition(" - at ")
+    what, _, where = message.partition(" - at ")
     found = _PLACE.match(where)
     if found is None:  # the error is not in an entry
         return f": {_readable_error(what)}"
@@ -193,14 +193,14 @@ def _located_error(said: str, given: Any) -> str:
     return f"{text}: {place}: {_readable_error(what)}" if place else f"{text}: {_readable_error(what)}"
 
 
-def _readable_error(said: str) -> str:
+def _readable_error(message: str) -> str:
     """A decoder's error with the type names of JSON."""
-    if found := _LACKING.match(said):
+    if found := _LACKING.match(message):
         return f"{found[1]!r} is missing"
-    if found := _EXPECTED.match(said):
+    if found := _EXPECTED.match(message):
         wanted, got = (_TYPES.get(kind, kind) for kind in found.groups())
         return f"{wanted} is expected, not {got}"
-    return said
+    return message
 
 
 def _warn_duplicates(path: Path, entries: "Sequence[_Entry]") -> None:

@@ -75,9 +75,9 @@ class ChannelRecovery:
         log.warning(text, stream.name, state, count, node)
         return True
 
-    def keep(self, origins: "list[Primary]") -> None:
+    def keep(self, primaries: "list[Primary]") -> None:
         """Forget transfers that have ended."""
-        for number in [one for one in self._known if not any(origin.find(one) for origin in origins)]:
+        for number in [known for known in self._known if not any(primary.find(known) for primary in primaries)]:
             del self._known[number]
             self._parts.pop(number, None)
 

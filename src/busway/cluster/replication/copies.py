@@ -109,7 +109,7 @@ class Copies:
     def open(self) -> None:
         """Open the replicas on the disk. A replica that can't be opened is logged, and later copied again."""
         try:
-            folders = sorted(one for one in self._root.iterdir() if one.is_dir())
+            folders = sorted(path for path in self._root.iterdir() if path.is_dir())
         except FileNotFoundError:
             return
         except OSError as error:
@@ -232,7 +232,7 @@ class Copies:
 def found(root: Path) -> list[str]:
     """The guids of the nodes whose replicas are in this data folder."""
     try:
-        return sorted(one.name for one in (root / FOLDER).iterdir() if one.is_dir())
+        return sorted(path.name for path in (root / FOLDER).iterdir() if path.is_dir())
     except OSError:
         return []
 

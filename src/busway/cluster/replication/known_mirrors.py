@@ -90,8 +90,8 @@ class KnownMirrors:
     def drop(self, guid: str) -> None:
         """Remove a mirror for good."""
         self._write(
-            mirrors=[one for one in self._known.mirrors if one != guid],
-            heirs=[one for one in self._known.heirs if one != guid],
+            mirrors=[mirror for mirror in self._known.mirrors if mirror != guid],
+            heirs=[mirror for mirror in self._known.heirs if mirror != guid],
         )
 
     def _write(self, **changes: list[str] | dict[str, int] | bool) -> None:

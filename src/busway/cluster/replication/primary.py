@@ -348,7 +348,7 @@ class Promise:
         return min(starts) + self._wait if starts else None
 
 
-def furthest(origins: Iterable[Primary], name: str) -> int | None:
+def furthest(primaries: Iterable[Primary], name: str) -> int | None:
     """The largest end of a stream at any mirror; None: no mirror copies it."""
-    found = [one.have for origin in origins if (one := origin.streams.get(name)) is not None and one.open]
-    return max(found, default=None)
+    sendings = [sending for primary in primaries if (sending := primary.streams.get(name)) is not None]
+    return max((sending.have for sending in sendings if sending.open), default=None)

@@ -488,8 +488,8 @@ class PrimaryDriver(NodeProtocolHandler):
 
     def _stalls(self, name: str) -> bool:
         """Whether restored records can't be written. The disk would refuse publishes too."""
-        sendings = [one for primary in self._primaries.values() if (one := primary.streams.get(name)) is not None]
-        return any(one.stalled or one.whole for one in sendings)
+        found = [primary.streams.get(name) for primary in self._primaries.values()]
+        return any(sending.stalled or sending.whole for sending in found if sending is not None)
 
     # Time.
 
@@ -502,7 +502,7 @@ class PrimaryDriver(NodeProtocolHandler):
         due += [*self._suspended.values(), self._next_look if self._primaries else None]
         due.append(self.noting.deadline())
         due.append(None if self.copying is None else self.copying.deadline())
-        return min((one for one in due if one is not None), default=None)
+        return min((at for at in due if at is not None), default=None)
 
     def expire(self, now: float) -> None:
         late = [name for name, until in self._suspended.items() if now >= until]
@@ -526,7 +526,7 @@ class PrimaryDriver(NodeProtocolHandler):
             for conn, primary in self._primaries.items():
                 for message in primary.again():
                     self.send(conn, message)
-                for name in [one for one in primary.streams if one in self._suspended]:
+                for name in [stream for stream in primary.streams if stream in self._suspended]:
                     self._continue(conn, name)
                 self._pump(conn)
         if self.copying is not None:
@@ -548,12 +548,12 @@ class PrimaryDriver(NodeProtocolHandler):
         node = self._linked[conn]
         streams = {
             name: {
-                "state": one.state,
-                "have": one.have,
-                "behind": max(one.log.written - one.have, 0),
-                "trouble": self._problems.get((conn, name)) or one.why or None,
+                "state": sending.state,
+                "have": sending.have,
+                "behind": max(sending.log.written - sending.have, 0),
+                "trouble": self._problems.get((conn, name)) or sending.why or None,
             }
-            for name, one in primary.streams.items()
+            for name, sending in primary.streams.items()
         }
-        behind = sum(max(one.log.written - one.have, 0) for one in primary.streams.values())
+        behind = sum(max(sending.log.written - sending.have, 0) for sending in primary.streams.values())
         return {"name": node.name, "guid": node.guid, "behind": behind, "flying": primary.flying, "streams": streams}
