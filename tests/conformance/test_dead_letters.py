@@ -52,6 +52,15 @@ async def test_the_reason_of_the_last_nack_is_recorded(net: Net) -> None:
         await second.ack()
 
 
+async def test_a_nack_without_a_reason_records_its_consumer(net: Net) -> None:
+    bus = await stream(net, 1)
+    async with bus.channel(STREAM, "c", max_deliveries=1) as channel:
+        (message,) = await some(channel, 1)
+        await message.nack()
+        (letter,) = await channel.dead()
+        assert (letter.reason, letter.consumer, letter.host) == ("", "maker", socket.gethostname())
+
+
 async def test_a_long_reason_is_cut(net: Net) -> None:
     bus = await stream(net, 2)
     async with bus.subscribe("dead/**") as dead, bus.channel(STREAM, "c") as channel:

@@ -35,11 +35,9 @@ def misfit(error: PayloadError, *, consumer: str = "") -> dict[str, Any]:
 
 
 def described(reason: str | None, error: BaseException | None = None, *, consumer: str = "") -> dict[str, Any]:
-    """The map `failure` of a NACK; empty without a reason and an exception."""
+    """The map `failure` of a NACK. Without a reason and an exception it names only the consumer and its host."""
     if reason is not None:
         check_type("reason", reason, str, "a text")
-    if reason is None and error is None:
-        return {}
     failure = {
         "reason": _cut(_text(error) if reason is None and error is not None else reason or "", _REASON),
         "consumer": _cut(consumer, _NAME),
