@@ -6,6 +6,7 @@ from typing import Any, Self
 import msgspec
 
 from busway.message import Message
+from busway.positions import Position
 
 _PREFIX = "dead_"
 
@@ -51,6 +52,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """True if the letter was sent back to its channel."""
     gone: bool = False
     """True if the letter can't be redriven, since the stream has removed its message or the message has expired."""
+
+    @property
+    def position(self) -> Position | None:
+        """The position of the message; None if it is unknown."""
+        return Position(self.part, self.stream, self.offset) if self.part and self.stream else None
 
     @classmethod
     def of(cls, message: Message, part: str) -> Self:

@@ -115,6 +115,20 @@ async def test_the_reason_is_that_of_the_field(bus: busway.Bus) -> None:
             assert (letter.payload, letter.fields["dead_reason"]) == (payload, reason)
 
 
+async def test_a_dead_letter_is_decoded(bus: busway.Bus) -> None:
+    async with bus.channel("orders", "billing", window=0) as channel:
+        await bus.publish("eu", Order(number=7), durable=True)
+        await bus.publish("orders/eu", bad(Order), durable=True)
+        await channel.reject(await channel.take(2, timeout=PATIENCE, whole=True), "no customer")
+        good, wrong = await channel.dead()
+    assert busway.decode(Order, good) == Order.decode(good) == Order(number=7)
+    assert good.position is not None
+    assert (good.position.stream, good.position.offset) == ("orders", 0)
+    with pytest.raises(busway.PayloadError) as caught:
+        busway.decode(Order, wrong)
+    assert (caught.value.topic, caught.value.field, caught.value.position) == ("orders/eu", "amount", wrong.position)
+
+
 async def test_take_batches_and_iteration_leave_out_what_does_not_fit(bus: busway.Bus) -> None:
     good = [Order(number=number) for number in range(6)]
     payloads: list[object] = [value.encode() for value in good]

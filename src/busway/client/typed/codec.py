@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, is_typeddict
 
 import msgspec
 
+from busway.dead_letters import DeadLetter
 from busway.errors import PayloadError
 from busway.message import Message
 
@@ -60,8 +61,8 @@ class Codec(Generic[T]):
             field, reason = _explain(error)
             raise PayloadError(topic, field, f"{reason} (type {self.name})") from error
 
-    def read(self, message: Message) -> T:
-        """Decode a message. A PayloadError names its topic, the field, and its position."""
+    def read(self, message: Message | DeadLetter) -> T:
+        """Decode a message or a dead letter. A PayloadError names its topic, the field, and its position."""
         try:
             return self.decode(message.topic, message.payload)
         except PayloadError as error:

@@ -29,6 +29,7 @@ import msgspec
 
 from busway import _core
 from busway.client.typed.codec import Codec, Encoding, encode_any
+from busway.dead_letters import DeadLetter
 from busway.errors import PayloadError
 from busway.message import Message
 
@@ -215,8 +216,8 @@ class Protocol(msgspec.Struct, Generic[R_co], metaclass=_ProtocolMeta, frozen=Tr
         def __sizeof__(self) -> None: ...  # type: ignore[override]  # see UndeclaredClass
 
     @classmethod
-    def decode(cls, message: Message | bytes) -> Self:
-        """Decode a message or a payload in the encoding of the protocol. Raises PayloadError if it does not fit."""
+    def decode(cls, message: Message | DeadLetter | bytes) -> Self:
+        """Decode a message, a dead letter or a payload in the encoding of the protocol. Raises PayloadError if it does not fit."""
         return decode(cls, message)
 
     def encode(self) -> bytes:
@@ -267,8 +268,8 @@ def kind_for(cls: type[T]) -> Kind[T]:
     return cast("Kind[T]", kind)
 
 
-def decode(cls: type[T], message: Message | bytes) -> T:
-    """Decode a message or a payload in the encoding of the protocol. Raises PayloadError if it does not fit.
+def decode(cls: type[T], message: Message | DeadLetter | bytes) -> T:
+    """Decode a message, a dead letter or a payload in the encoding of the protocol. Raises PayloadError if it does not fit.
 
     A type that is not a protocol, such as the type of a reply, is decoded from JSON.
     """
