@@ -129,6 +129,22 @@ async def test_a_dead_letter_is_decoded(bus: busway.Bus) -> None:
     assert (caught.value.topic, caught.value.field, caught.value.position) == ("orders/eu", "amount", wrong.position)
 
 
+@pytest.mark.parametrize("window", [0, 8])
+async def test_a_take_that_gets_nothing_names_its_timeout(bus: busway.Bus, window: int) -> None:
+    for protocol in ((), (Order,)):
+        async with bus.channel(*protocol, "orders", "billing", window=window) as channel:
+            with pytest.raises(busway.Timeout, match=r"^nothing to take from 'orders/billing' within 0\.05 s$"):
+                await channel.take(2, timeout="50ms")
+
+
+@pytest.mark.parametrize("window", [0, 8])
+def test_so_does_a_blocking_one(blocking: busway.sync.Bus, window: int) -> None:
+    for protocol in ((), (Order,)):
+        with blocking.channel(*protocol, "orders", "billing", window=window) as channel:
+            with pytest.raises(busway.Timeout, match=r"^nothing to take from 'orders/billing' within 0\.05 s$"):
+                channel.take(2, timeout="50ms")
+
+
 async def test_take_batches_and_iteration_leave_out_what_does_not_fit(bus: busway.Bus) -> None:
     good = [Order(number=number) for number in range(6)]
     payloads: list[object] = [value.encode() for value in good]

@@ -219,7 +219,7 @@ class Channel(Entered, InboxProperties):
                     batch += await self._pull(most - len(batch), left, whole=whole)
             except Timeout:
                 if not batch:
-                    raise
+                    raise Timeout(f"nothing to take from {self.label!r} within {timeout:g} s") from None
                 break
             except BaseException:
                 self.put_back(batch)

@@ -138,7 +138,7 @@ class TypedChannel(Wrapper, ChannelProperties, Generic[T]):
                 batch = await self._inner.take(most - len(found), left, whole=whole)
             except Timeout:
                 if not found:
-                    raise
+                    raise Timeout(f"nothing to take from '{self.stream}/{self.name}' within {timeout:g} s") from None
                 break
             except BaseException:
                 self._inner.put_back([delivered.message for delivered in found])
