@@ -345,6 +345,14 @@ async def test_only_a_second_loss_of_a_consumer_waits(net: Net) -> None:
         assert await nothing(bus, channel)
 
 
+@pytest.mark.parametrize("zero", [0, "0s", timedelta(0)])
+async def test_a_lease_may_be_zero_but_not_negative(net: Net, zero: Any) -> None:
+    bus = await stream(net)
+    assert (await bus.create_channel(STREAM, "c", lease=zero)).lease == 0
+    with pytest.raises(ValueError, match=r"^lease must not be negative, but is -1$"):
+        await bus.update_channel(STREAM, "c", lease=-1)
+
+
 @pytest.mark.parametrize(
     ("settings", "error"),
     [

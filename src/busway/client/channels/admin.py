@@ -20,7 +20,7 @@ from busway.client.streams.reader import ask
 from busway.client.subscriptions.inbox import Handler
 from busway.client.typed.protocol import Kind, kind_for
 from busway.client.typed_wrappers.channel import Delivered, TypedChannel, handling, reading
-from busway.common.checks import check_callable, check_type
+from busway.common.checks import check_callable, check_seconds, check_type
 from busway.common.durations import Duration, seconds
 from busway.dead_letters import DeadLetter, Redrive
 from busway.errors import InvalidRule
@@ -287,7 +287,8 @@ def _checked(**settings: Any) -> dict[str, Any]:
         if value is None:
             continue
         if key == "lease":
-            found[key] = 0.0 if value == 0 else seconds(key, value)
+            length = check_seconds(key, value)
+            found[key] = seconds(key, length) if length else 0.0
         elif key == "max_deliveries":
             if type(value) is not int or value < 0:
                 raise ValueError(f"max_deliveries must be a whole number, 0 for no limit, but is {value!r}")
