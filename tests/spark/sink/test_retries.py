@@ -295,7 +295,7 @@ def test_a_broker_that_is_gone_is_told(place: Place) -> None:
     ("ddl", "options", "told"),
     [
         ("payload string", {}, "add a column topic, or give the option topic"),
-        ("topic string", {}, "a column payload"),
+        ("topic string", {}, "the column payload"),
         ("topic string, payload int", {}, "'payload' must be binary or string, not int"),
         ("topic string, payload string, fields map<string,int>", {}, "'fields' must be map<string,string>"),
         ("topic string, paylod string", {}, "no column 'paylod' in a message .did you mean 'payload'"),

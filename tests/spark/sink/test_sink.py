@@ -76,7 +76,7 @@ def test_the_option_topic_is_for_rows_without_one(spark: SparkSession, broker: B
     ("select", "options", "told"),
     [
         ("'a' as topic, id as payload", {}, "'payload' must be binary or string, not bigint"),
-        ("'a' as topic", {}, "a column payload"),
+        ("'a' as topic", {}, "the column payload"),
         ("'x' as payload", {}, "add a column topic, or give the option topic"),
         ("'a' as topic, 'x' as payload", {"topik": "a"}, "no option 'topik' .did you mean 'topic'"),
         (

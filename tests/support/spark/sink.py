@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, MapType, String
 
 from busway import sync
 from busway.message import Message
-from busway.spark.sink.sink import Done, StreamWriter, Writing
+from busway.spark.sink.sink import Done, SinkMixin, StreamWriter
 
 KINDS: dict[str, DataType] = {
     "string": StringType(),
@@ -87,7 +87,7 @@ def batches(given: Sequence[tuple[Any, ...]], breaks: bool = False, size: int = 
         raise Breaks
 
 
-class Source(Writing):
+class Source(SinkMixin):
     def __init__(self, **options: str) -> None:
         self.options = options
 
