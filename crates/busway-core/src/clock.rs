@@ -1,18 +1,18 @@
-//! The two clocks of the machine: the time of day, and one that nobody sets. A simulation holds both, and moves them itself.
+//! The two clocks of the machine: the time of day, and a steady clock. A simulation stops both and sets them.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// 0: they run.
+/// The time of day at which the clocks stand, in nanoseconds since 1970; 0: they run.
 static HELD: AtomicI64 = AtomicI64::new(0);
 
-/// Holds both clocks at a time of day in nanoseconds since 1970, for the whole process; 0 lets them run again.
+/// Stops both clocks at a time of day in nanoseconds since 1970, for the whole process; 0 lets them run.
 pub fn hold(at: i64) {
     HELD.store(at, Relaxed);
 }
 
-/// Nanoseconds since 1970.
+/// The time of day in nanoseconds since 1970.
 #[inline]
 pub fn now() -> i64 {
     match HELD.load(Relaxed) {
@@ -24,7 +24,7 @@ pub fn now() -> i64 {
     }
 }
 
-/// How long it is since some moment; that moment stays while the clock is not held or let go.
+/// The time since a fixed moment. That moment changes when the clock is stopped or started.
 pub fn steady() -> Duration {
     static BEGIN: OnceLock<Instant> = OnceLock::new();
     match HELD.load(Relaxed) {

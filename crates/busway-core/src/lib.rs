@@ -1,9 +1,9 @@
-//! The native engine of Busway: everything that is done once per message.
+//! The native engine of Busway: all work per message. The Python extension `busway-python` calls it.
 //!
-//! No sockets, no clock, no randomness: bytes go in, bytes and events come out; only `log` has files and a thread that writes
-//! them, and looks at a `clock`. The folders stand in the order in which a message meets them: `wire` (bytes to frames and
-//! fields), `matching` (which subscriptions match a topic and its fields), `engine` (the broker's side), `client` (the
-//! client's side), and `log` (what is stored).
+//! It has no sockets, clock or randomness: bytes go in, bytes and events come out. Only `log` uses files, a thread that
+//! writes them, and a `clock`. The modules are in the order in which a message meets them: `wire` (frames and fields),
+//! `matching` (which subscriptions match a topic and its fields), `engine` (the broker's side), `client` (the client's
+//! side), and `log` (stored messages).
 
 pub mod client;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! Two or three nodes: who gets what over links, and what happens when one ends.
+//! Two or three nodes: which clients receive messages over links, and the effects of a lost link.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn a_message_crosses_a_link_once_and_reaches_each_subscription() {
         assert_eq!((got[0].topic.as_str(), got[0].sender.1.as_str(), got.len()), ("a/b", "ann", 2));
         assert_eq!(mesh.payloads(eve), [(vec![7], "one".into()), (vec![7], "two".into())]);
         assert_eq!(mesh.payloads(ann), [(vec![3], "one".into()), (vec![3], "two".into())]);
-        // Nobody there wants it any more: nothing crosses.
+        // The last subscription at the node has ended: nothing crosses the link.
         mesh.end(bob, kind::UNSUBSCRIBE, 2);
         mesh.end(bob, kind::UNSUBSCRIBE, 1);
         mesh.leave(eve);
@@ -114,7 +114,7 @@ fn rules_are_asked_where_the_message_begins_and_where_it_ends() {
     mesh.pump();
     assert!(mesh.kept.is_empty(), "it matches nobody's rules");
     mesh.cut = false;
-    // So many different rules that the other node is told none.
+    // So many different rules that the other node gets an entry without rules.
     for sub in 10..40 {
         mesh.subscribe(bob, sub, "a", "", 0, &equal("venue", &format!("v{sub}")));
     }
@@ -224,13 +224,13 @@ fn a_push_is_offered_near_first_then_node_by_node() {
             mesh.clients[*client].out.answer_offer(offer.number, refuse);
         }
         assert_eq!((tried.len(), tried[0]), (taken_by, near));
-        // Both of one node before the other node.
+        // Both clients of one node come before the other node.
         let nodes: Vec<_> = tried.iter().map(|&client| mesh.clients[client].node).collect();
         assert!(!matches!(nodes[..], [0, 1, 2, 1]), "{nodes:?}");
         let result = mesh.result(ann);
         assert_eq!((result.number, result.code, result.ids[0]), (number, code::OK, 1));
     }
-    // Nobody takes it.
+    // No consumer accepts it.
     mesh.send(ann, kind::PUSH, "job", More::default(), "job");
     for _ in 0..4 {
         for &client in &all {
@@ -314,13 +314,13 @@ fn a_service_answers_requests_of_other_nodes() {
     let replies = mesh.take(ann);
     let said: Vec<_> = replies.iter().map(|one| (one.number, one.flags, one.payload.as_slice())).collect();
     assert_eq!(said, [(number, flag::PARTIAL, &b"part"[..]), (number, 0, &b"3"[..])]);
-    // With GATHER it is said who replies, not which node.
+    // With GATHER the reply names the provider, not its node.
     mesh.send(ann, kind::REQUEST, "sum", more(flag::GATHER, &[]), "1+2");
     let call = mesh.take(bob).remove(0);
     mesh.clients[bob].out.reply(call.number, 0, 0, &[], b"3").unwrap();
     let reply = mesh.take(ann).remove(0);
     assert!(reply.flags & flag::FIELDS != 0 && String::from_utf8_lossy(&reply.payload).contains("bob"), "{reply:?}");
-    // Called off; then gone.
+    // The request is cancelled; then the service ends.
     let number = mesh.send(ann, kind::REQUEST, "sum", More::default(), "late");
     mesh.pump();
     mesh.clients[ann].out.cancel(number);
@@ -362,7 +362,7 @@ fn a_topic_has_one_service_over_the_mesh() {
     mesh.end(bob, kind::UNSERVE, 9);
     assert_eq!(mesh.serve(ann, 1, "sum", 0), code::OK);
     mesh.end(ann, kind::UNSERVE, 1);
-    // Both at once: each serves its own, and the drivers hear of it.
+    // Both at once: each serves its own clients, and the drivers get a conflict.
     mesh.events.clear();
     mesh.cut = true;
     assert_eq!(mesh.serve(ann, 1, "sum", 0), code::OK);
@@ -405,7 +405,7 @@ fn a_shared_service_of_another_node_is_the_drivers_matter() {
     assert!(matches!(mesh.events.pop(), Some((0, Event::Accept { call: 5, code: 0, .. }))));
     assert!(mesh.nodes[0].pass(false, (conn, service), 5, origin, &topic, &frame));
     mesh.pump();
-    // The driver there chooses; the provider sees who asks.
+    // The driver there chooses; the provider sees the requester.
     let Some((1, Event::Request { conn: back, number: called, topic, frame, far: true })) = mesh.events.pop() else {
         panic!()
     };

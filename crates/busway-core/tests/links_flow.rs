@@ -1,4 +1,4 @@
-//! Slow clients behind links, scopes, stored and kept messages over links, and nodes that break the rules.
+//! Slow clients behind links, scopes, stored and retained messages over links, and nodes that violate the protocol.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn scoped(scope: u8) -> More<'static> {
     More { each: u16::from(scope), ..More::default() }
 }
 
-/// Publishes until the publisher has to wait; how many.
+/// Publishes until the publisher is blocked. Returns the number of messages.
 fn fill(mesh: &mut Mesh, client: usize, topic: &str) -> usize {
     let payload = "x".repeat(10_000);
     let node = mesh.clients[client].node;
@@ -47,7 +47,7 @@ fn who_publishes_to_a_slow_client_of_another_node_waits_and_nobody_else() {
     mesh.publish(amy, "b", "passes");
     assert_eq!(mesh.payloads(eve), [(vec![1], "passes".into())]);
     assert!(mesh.nodes[1].has_blocked());
-    // Time passes; the word is given again, so that the other node does not take bob for lost.
+    // Time passes; HOLD is repeated, so that the other node does not give bob up.
     for now in (0..190).step_by(20) {
         mesh.nodes.iter_mut().for_each(|node| node.tick(now));
         mesh.pump();
@@ -94,7 +94,7 @@ fn a_consumer_that_says_hold_is_waited_for_over_a_link() {
     let amy = mesh.client(0, "amy");
     mesh.publish(amy, "b", "passes");
     assert_eq!(mesh.payloads(bob), [(vec![1], "on its way".into()), (vec![2], "passes".into())]);
-    // Far longer than anybody who is silent is waited for.
+    // Much longer than a silent client is waited for.
     for taken in 1..40 {
         mesh.clients[bob].out.hold(1, true, taken);
         mesh.pump();
@@ -142,7 +142,7 @@ fn a_scope_says_how_far_a_message_goes_and_from_where_it_is_wanted() {
         let ids = |mesh: &mut Mesh, client| mesh.take(client).into_iter().map(|got| got.ids).collect::<Vec<_>>();
         assert_eq!((ids(&mut mesh, near), ids(&mut mesh, far)), (at_near, at_far), "{scope}");
     }
-    // Without a scope of their own as well: the way is another one.
+    // First without a scope of their own, since the route is another one.
     for client in [near, far] {
         mesh.subscribe(client, 9, "c", "", 0, &[]);
         mesh.subscribe(client, 8, "c", "g", 0, &[]);
@@ -161,7 +161,7 @@ fn a_scope_says_whose_services_are_asked() {
     let mut mesh = Mesh::new(2);
     let (ann, bob) = (mesh.client(0, "ann"), mesh.client(1, "bob"));
     assert_eq!(mesh.serve(bob, 1, "sum", 0), code::OK);
-    // One for this node alone may be there beside it, and is asked first.
+    // A local service may exist beside it, and is asked first.
     assert_eq!(mesh.serve(ann, 1, "sum", flag::LOCAL), code::OK);
     let request = |flags: u8| More { flags, ..More::default() };
     for (flags, here) in [(0, true), (flag::LOCAL, true), (flag::REMOTE, false)] {
@@ -196,14 +196,14 @@ fn stored_messages_cross_links_with_their_stream() {
     assert_eq!(got.len(), 1, "{got:?}");
     assert_eq!((got[0].kind, got[0].topic.as_str(), got[0].sender.1.as_str()), (kind::RECORD, "a", "orders"));
     assert_eq!(mesh.payloads(eve), [(vec![1], "stored".into()), (vec![1], "other".into())]);
-    // One that is for some alone can't be stored.
+    // A message with a scope can't be stored.
     let flags = flag::DURABLE;
     let number = mesh.send(ann, kind::PUBLISH, "a", More { flags, each: 1, ..More::default() }, "here");
     let told = mesh.result(ann);
     assert_eq!((told.number, told.code), (number, code::INVALID_SETTING));
 }
 
-/// A post of a client that is to be kept, as its node's driver takes it.
+/// A post of a client, as its node's driver receives it.
 fn posted(mesh: &mut Mesh, client: usize, topic: &str) -> (u32, Vec<u8>) {
     mesh.send(client, kind::PUBLISH, topic, More { flags: flag::POST, ..More::default() }, "post");
     mesh.pump();
@@ -255,7 +255,7 @@ fn a_kept_message_is_for_one_member_of_a_group_in_the_mesh() {
         assert_eq!(mesh.nodes[node].publish_kept(&kept, Some(&served)), (0, vec![]));
     }
     assert_eq!(mesh.take(bob).len() + mesh.take(eve).len(), 1);
-    // Of a group that nobody knew there, one member here.
+    // A group without members at that node: a member here gets it.
     assert_eq!(mesh.nodes[1].publish_kept(&kept, Some(&[])), (1, vec!["g".to_owned()]));
     assert_eq!((mesh.take(bob).len(), mesh.take(eve).len()), (1, 0));
     // A member at the same node comes first.
@@ -265,7 +265,7 @@ fn a_kept_message_is_for_one_member_of_a_group_in_the_mesh() {
     assert_eq!((mesh.take(dan).len(), mesh.take(bob).len(), mesh.take(eve).len()), (1, 0, 0));
 }
 
-/// A node that is a link, and a connection to it that says whatever it likes.
+/// A node that is a link, and a connection that sends arbitrary frames to it.
 fn link() -> (Engine, u32) {
     let mut engine = Engine::new(LIMITS);
     let conn = engine.connect();
@@ -341,7 +341,7 @@ fn a_node_that_breaks_the_rules_is_cut_off() {
         let left = engine.totals();
         assert!(left.contains(&("subscriptions", 0)) && left.contains(&("topics", 0)) && left.contains(&("links", 0)));
     }
-    // Too much is told.
+    // Too much interest is announced.
     let (mut engine, conn) = link();
     engine.limits.links = 3;
     for id in 1..5 {
@@ -382,7 +382,7 @@ fn an_id_that_is_gone_stands_for_nobody() {
     mesh.subscribe(bob, 1, "a", "g", 0, &[]);
     mesh.subscribe(bob, 2, "b", "", 0, &[]);
     mesh.publish(ann, "a", "first");
-    // On their way while the group ends and somebody subscribes alone: those messages were not for that one.
+    // In flight while the group ends and a client subscribes alone: these messages were not for that subscription.
     mesh.cut = true;
     for _ in 0..5 {
         mesh.send(ann, kind::PUBLISH, "a", More::default(), "late");
@@ -420,7 +420,7 @@ fn what_came_over_a_link_for_a_group_stays_on_its_node() {
         mesh.publish(ann, "job", &round.to_string());
     }
     mesh.nodes[1].set_writable(slow, true);
-    // The one that was on its way when bob had no room is bob's all the same; the others went where there was room.
+    // The message in flight when bob had no room is delivered to bob; the others went to members with room.
     let jobs = mesh.take(bob).into_iter().filter(|one| one.topic == "job").count();
     assert_eq!((jobs, mesh.take(eve).len()), (1, 5));
 }
@@ -440,7 +440,7 @@ fn nonsense_about_missed_messages_is_not_passed_on() {
     assert_eq!(told, [2 * u64::from(u32::MAX)]);
 }
 
-/// The connections by which the first two nodes know each other.
+/// The connections of the link between the first two nodes.
 fn link_between(mesh: &Mesh) -> (u32, u32) {
     let (from, to) = mesh.ends.iter().find(|(from, _)| from.0 == 0).unwrap();
     (from.1, to.1)
@@ -454,7 +454,7 @@ fn what_is_too_long_for_a_node_is_not_sent_to_it_but_told() {
     mesh.subscribe(bob, 2, "b", "", 0, &[]);
     let link = link_between(&mesh);
     mesh.nodes[0].limit_link(link.0, 1000);
-    // HEAD and the 16 bytes of a body: the longest that still goes, alone and behind others.
+    // HEAD and the 16 bytes of a body: the longest one that fits, alone and after others.
     let (fits, long) = ("x".repeat(1000 - 32), "x".repeat(1000 - 31));
     for payload in ["short", &fits, &long, "short", &long] {
         mesh.publish(ann, "a", payload);
@@ -477,7 +477,7 @@ fn messages_behind_each_other_are_looked_at_one_by_one_when_a_node_takes_less() 
     mesh.nodes[0].limit_link(link.0, 100);
     mesh.publish(ann, "a", "first");
     mesh.take(bob);
-    // In one go, so that they would be copied as a run.
+    // In one call, so that they are copied as a run.
     let slot = mesh.clients[ann].out.slot("a").unwrap();
     for size in [10, 20, 200, 30] {
         mesh.clients[ann].out.message(kind::PUBLISH, slot, More::default(), &vec![b'x'; size]);

@@ -9,7 +9,7 @@ use busway_core::matching::topic::meet;
 use busway_core::wire::frame::{flag, kind};
 use support::{equal, field, Mesh};
 
-/// Numbers that look random, the same for each seed.
+/// Pseudo-random numbers, the same for each seed.
 struct Dice(u64);
 
 impl Dice {
@@ -37,7 +37,7 @@ const TOPICS: [&str; 5] = ["a", "a/b", "a/c", "b/c", "a/*"];
 const PATTERNS: [&str; 6] = ["a", "a/*", "**", "a/b", "*/c", "re:a.*"];
 const GROUPS: [&str; 4] = ["", "", "red", "blue"];
 
-/// Who may get a message: those outside of groups, and by group.
+/// The possible receivers of a message: those outside of groups, and by group.
 fn expected<'a>(
     subs: &'a [Sub],
     mesh: &Mesh,
@@ -57,7 +57,7 @@ fn expected<'a>(
     for sub in subs.iter().filter(wants).filter(|sub| !sub.group.is_empty()) {
         groups.entry(sub.group).or_default().push(sub);
     }
-    // Near ones first.
+    // Local members first.
     for members in groups.values_mut() {
         if members.iter().any(|sub| node(sub.client) == node(from)) {
             members.retain(|sub| node(sub.client) == node(from));
@@ -68,7 +68,7 @@ fn expected<'a>(
 
 fn run(seed: u64) {
     let mut dice = Dice(seed);
-    // So many rules on one pattern that other nodes are told none.
+    // So many rules on one pattern that other nodes get an entry without rules.
     let crowd = seed % 4 == 3;
     let mut mesh = Mesh::new(3);
     mesh.step = [1 << 20, 5, 100][dice.roll(3)];
@@ -96,7 +96,7 @@ fn run(seed: u64) {
                 mesh.end(gone.client, kind::UNSUBSCRIBE, gone.id);
             }
             5 => {
-                // A link ends and is made again by the other side.
+                // A link ends, and the other side opens it again.
                 let mut links: Vec<_> = mesh.ends.iter().map(|(&near, &far)| (near, far)).collect();
                 links.sort_unstable();
                 let ((a, conn), (b, _)) = links[dice.roll(links.len())];

@@ -1,4 +1,4 @@
-//! Bytes across the border: payloads in, chunks to write out.
+//! Bytes between Python and Rust: payloads in, chunks of output out.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -11,22 +11,22 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyString};
 
-/// Where buffers return to when they are written.
+/// The pool that gets buffers back after they are written.
 pub type Bin = Attached<Rc<RefCell<Pool>>>;
 
-/// Something that is only touched by the thread that is attached to the interpreter, so that it needs no atomic
-/// operations: those cost more than the rest of a message's decoding.
+/// A value that is only accessed by the thread attached to the interpreter, so that it needs no atomic operations,
+/// which would cost more than the rest of decoding a message.
 #[derive(Default)]
 pub struct Attached<T>(pub T);
 
-// SAFETY: everything inside is reached from methods of Python classes and from their deallocation only. Both run with the
-// interpreter's lock held (builds without that lock have no stable ABI and can't load this module), and the lock orders
-// what one thread did before what the next one sees.
+// SAFETY: everything inside is reached from methods of Python classes and from their deallocation only. Both run with
+// the interpreter's lock held (builds without that lock have no stable ABI and can't load this module), and the lock
+// orders what one thread did before what the next one sees.
 unsafe impl<T> Send for Attached<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Attached<T> {}
 
-/// Bytes to write; the memory goes back to its pool when the transport lets go of it.
+/// Bytes to write. The memory returns to its pool when the transport releases it.
 #[pyclass(frozen, module = "busway._core")]
 pub struct Chunk {
     data: Vec<u8>,
@@ -34,7 +34,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// As a memoryview, which every event loop takes.
+    /// Returns the data as a memoryview, which every event loop accepts.
     pub fn view<'py>(py: Python<'py>, data: Vec<u8>, bin: &Bin) -> PyResult<Bound<'py, PyMemoryView>> {
         let chunk = Bound::new(py, Self { data, bin: Attached(bin.0.clone()) })?;
         PyMemoryView::from(chunk.as_any())
@@ -59,7 +59,7 @@ impl Chunk {
     }
 }
 
-/// Bytes that something native has made, for whoever takes a buffer.
+/// Bytes of the engine, as a buffer for Python.
 #[pyclass(frozen, module = "busway._core")]
 pub struct ColumnBuffer(pub Vec<u8>);
 

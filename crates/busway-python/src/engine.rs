@@ -63,7 +63,7 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Ask { conn, number, topic, frame } => {
             (event::ASK, conn, number, topic, PyBytes::new(py, &frame)).into_pyobject(py)
         }
-        // Of another node: its number is where the limits would be, and it watches them itself.
+        // From another node: its number is in the place of the limits, which that node applies itself.
         Event::Request { conn, number, topic, frame, far: true } => {
             let (flags, frame) = (frame[5], PyBytes::new(py, &frame));
             (event::REQUEST, conn, number, flags, topic, 0, 0, frame).into_pyobject(py)
@@ -101,23 +101,23 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
     }
 }
 
-/// The body of a message that the engine has checked.
+/// The body of a message, which the engine has checked.
 fn body_of(frame: &[u8]) -> Body<'_> {
     Body::of(&frame[HEAD..], frame[5]).unwrap_or(Body { time: 0, number: 0, fields: &[], payload: &[] })
 }
 
-/// Client number, session and name of the sender, flags, topic, body.
+/// A retained message: client number, session and name of the sender, flags, topic, body.
 type KeptParts<'a> = (u32, u64, &'a str, u8, &'a str, &'a [u8]);
 
 fn kept((client, session, name, flags, topic, body): KeptParts<'_>) -> Kept<'_> {
     Kept { client, session, name, flags, topic, body }
 }
 
-/// Broker side: every connection, subscription and service.
+/// Broker side: all connections, subscriptions and services.
 #[pyclass(frozen, module = "busway._core")]
 pub struct Engine {
     core: Attached<RefCell<core::Engine>>,
-    /// By connection; taken away when its transport fails.
+    /// By connection; removed when its transport fails.
     writes: Attached<RefCell<Vec<Option<Py<PyAny>>>>>,
     bin: Bin,
 }
@@ -188,29 +188,29 @@ impl Engine {
         conn
     }
 
-    /// A connection to another node that we have made: HELLO is queued.
+    /// Adds an outgoing connection to another node, and queues HELLO.
     fn dial(&self, write: Py<PyAny>, hello: &[u8]) -> u32 {
         let conn = self.core().dial(hello);
         self.keep(conn, write);
         conn
     }
 
-    /// Lets another node in after its HELLO; false: there was none.
+    /// Admits another node after its HELLO; false: there was none.
     fn admit_node(&self, conn: u32, session: u64, name: &str, client: u32, version: u16, welcome: &[u8]) -> bool {
         self.core().admit_node(conn, session, name, client, version, welcome)
     }
 
-    /// Makes a link of the connection with another node.
+    /// Turns a connection to another node into a link.
     fn link(&self, py: Python<'_>, conn: u32) -> PyResult<()> {
         self.core().link(conn).map_err(|fault| raised(py, &fault))
     }
 
-    /// The longest frame that another node takes from its clients.
+    /// Sets the longest frame that another node accepts for its clients.
     fn limit_link(&self, conn: u32, frame: usize) {
         self.core().limit_link(conn, frame);
     }
 
-    /// Says something to another node that is no message.
+    /// Sends a control frame to another node.
     #[pyo3(signature = (conn, r#type, number, body, ordered=false))]
     fn node(&self, conn: u32, r#type: u16, number: u64, body: &[u8], ordered: bool) {
         self.core().node(conn, r#type, number, body, ordered);
@@ -244,7 +244,7 @@ impl Engine {
 
     fn flush<'py>(&self, py: Python<'py>) -> Events<'py> {
         loop {
-            // Not held while Python writes: the transport may call back to pause or resume.
+            // Not locked while Python writes, since the transport may call back to pause or resume.
             let next = {
                 let mut core = self.core();
                 core.pool.refill(&mut self.bin.0.borrow_mut());
@@ -253,7 +253,7 @@ impl Engine {
             let Some((conn, bytes)) = next else { break };
             let Some(write) = self.write_of(py, conn) else { continue };
             if write.call1(py, (Chunk::view(py, bytes, &self.bin)?,)).is_err() {
-                // A transport that is gone; its driver disconnects it.
+                // The transport failed; its driver disconnects it.
                 self.core().set_writable(conn, false);
             }
         }
@@ -283,7 +283,7 @@ impl Engine {
         self.core().has_blocked()
     }
 
-    /// Connections that wait with what they publish.
+    /// Connections whose publishes wait.
     fn waiting(&self) -> Vec<u32> {
         self.core().waiting()
     }
@@ -325,34 +325,34 @@ impl Engine {
         Ok(self.core().subscribe(conn, sub, number, flags, policy, pattern, group, rules, &handed))
     }
 
-    /// Tells those who watch that a kept message is gone.
+    /// Reports to watching clients that a retained message is gone.
     fn withdraw(&self, message: KeptParts<'_>, far: bool) {
         self.core().withdraw(&kept(message), far);
     }
 
-    /// `EVENT_ROOM` tells when little waits for a connection.
+    /// Requests `EVENT_ROOM` for when a connection has room.
     #[pyo3(signature = (conn, sub=None))]
     fn want_room(&self, conn: u32, sub: Option<u32>) {
         self.core().want_room(conn, sub);
     }
 
-    /// Gives one connection a kept message.
+    /// Delivers a retained message to subscriptions of a connection.
     fn hand(&self, conn: u32, subs: Vec<u32>, message: KeptParts<'_>) -> bool {
         self.core().hand(conn, &subs, &kept(message))
     }
 
-    /// Tells subscriptions of one connection that a message was not given to them, for lack of room.
+    /// Counts a message that these subscriptions miss for lack of room, and reports it.
     fn miss(&self, conn: u32, subs: Vec<u32>) {
         self.core().miss(conn, &subs);
     }
 
-    /// Sends a message that is kept to those who subscribed to it now; how many connections, and which groups.
+    /// Sends a retained message to its subscribers. Returns how many connections, and the groups.
     #[pyo3(signature = (message, served=None))]
     fn publish(&self, message: KeptParts<'_>, served: Option<Vec<String>>) -> (u64, Vec<String>) {
         self.core().publish_kept(&kept(message), served.as_deref())
     }
 
-    /// Lets a connection go on that was held up by `EVENT_KEEP`.
+    /// Resumes a connection that `EVENT_KEEP` blocked.
     fn settle(&self, conn: u32) {
         self.core().settle_held(conn);
     }
@@ -361,22 +361,22 @@ impl Engine {
         self.core().serve(conn, service, number, topic, flags)
     }
 
-    /// Asks a shared service whether it is willing; false: it takes nothing more.
+    /// Asks a provider of a shared service if it is willing; false: it has no room.
     fn ask(&self, conn: u32, service: u32, call: u64, origin: u32, topic: &str, frame: &[u8]) -> bool {
         self.core().pass(true, (conn, service), call, origin, topic, frame)
     }
 
-    /// Hands a request to a shared service; false: it takes nothing more.
+    /// Sends a request to a provider of a shared service; false: it has no room.
     fn call(&self, conn: u32, service: u32, call: u64, origin: u32, topic: &str, frame: &[u8]) -> bool {
         self.core().pass(false, (conn, service), call, origin, topic, frame)
     }
 
-    /// Tells another node that nobody waits for its answer to an ask or a call.
+    /// Reports to another node that no requester waits for its answer.
     fn call_off(&self, conn: u32, call: u64) {
         self.core().call_off(conn, call | DRIVEN);
     }
 
-    /// Answers who asked a shared service.
+    /// Answers the requester of a shared service.
     fn answer(&self, conn: u32, number: u64, flags: u8, code: u16, fields: &[u8], payload: &[u8]) {
         self.core().answer(conn, number, flags, code, fields, payload);
     }
@@ -414,13 +414,13 @@ impl Engine {
         self.core().outbox_bytes(conn)
     }
 
-    /// Adds a stream, or gives it other topics; `patterns` None: everything that no other stream takes.
+    /// Adds a stream, or changes its topics; `patterns` None: all topics that match no other stream.
     #[pyo3(signature = (stream, name, guid, log, patterns))]
     fn add_stream(&self, stream: u32, name: &str, guid: [u8; 16], log: &Bound<'_, Log>, patterns: Option<Vec<String>>) {
         self.core().add_stream(stream, name, guid, log.get().shared(), patterns);
     }
 
-    /// How safe a stored message of a stream is from now on, as the number that STREAM has.
+    /// Sets the safety level of messages of a stream, as the number in STREAM.
     fn set_level(&self, stream: u32, level: u16) {
         self.core().set_level(stream, level);
     }
@@ -429,17 +429,17 @@ impl Engine {
         self.core().remove_stream(stream);
     }
 
-    /// Whether `EVENT_STORED` tells that more of a stream is safe.
+    /// Sets whether `EVENT_STORED` reports a new `safe` of a stream.
     fn follow_stream(&self, stream: u32, yes: bool) {
         self.core().follow_stream(stream, yes);
     }
 
-    /// A stream has its lost end again up to here; `whole`: no more will come.
+    /// Reports that the lost end of a stream is restored up to here; `whole`: it is complete.
     fn recovered(&self, stream: u32, end: u64, whole: bool) {
         self.core().recovered(stream, end, whole);
     }
 
-    /// Delivers and answers what has become safe.
+    /// Delivers and confirms messages that have become safe.
     fn commit<'py>(&self, py: Python<'py>, stream: u32) -> Events<'py> {
         {
             let mut core = self.core();
@@ -449,17 +449,17 @@ impl Engine {
         self.flush(py)
     }
 
-    /// The number of a stream of another node.
+    /// The number of a remote stream.
     fn far_stream(&self, py: Python<'_>, guid: [u8; 16], name: &str) -> PyResult<u32> {
         self.core().far_stream(&[&guid[..], name.as_bytes()].concat()).map_err(|fault| raised(py, &fault))
     }
 
-    /// The way to a stream of another node is lost: who was given it live is behind.
+    /// Reports that the route to a remote stream is lost: its live subscriptions fall behind.
     fn far_behind(&self, stream: u32) {
         self.core().far_behind(stream);
     }
 
-    /// Below this offset of a stream everything was delivered to who subscribed.
+    /// Everything below this offset of a stream was delivered to subscribers.
     fn delivered(&self, stream: u32) -> u64 {
         self.core().delivered(stream)
     }
@@ -468,14 +468,14 @@ impl Engine {
         self.core().add_cursor(conn, sub, stream);
     }
 
-    /// Whether a subscription, or the consumer of a channel, may be given more of a log.
+    /// True if a subscription, or the consumer of a channel, has room.
     fn has_room(&self, conn: u32, sub: u32) -> bool {
         self.core().has_room(conn, sub)
     }
 
-    /// Gives a subscription what it asked for of a block; (where to read on, the record that is kept back, live now).
+    /// Delivers the matching records of a block to a subscription; (next offset, held-back record, live now).
     #[pyo3(signature = (conn, sub, stream, block, next, selection, held, end=true))]
-    #[allow(clippy::too_many_arguments)] // where to, and what
+    #[allow(clippy::too_many_arguments)] // the receiver, and the block
     fn replay<'py>(
         &self,
         py: Python<'py>,
@@ -494,7 +494,7 @@ impl Engine {
         (done.next, done.held.map(|held| PyBytes::new(py, &held)), done.live)
     }
 
-    /// Hands these records (first offset, how many) to the consumer of a channel; how many, and those that are not there.
+    /// Delivers records (first offset, count) to the consumer of a channel. Returns how many, and the missing ones.
     fn hand_records(
         &self,
         conn: u32,
@@ -509,7 +509,7 @@ impl Engine {
         core.hand_records((conn, id, stream), &block.get().0, &spans, deliveries)
     }
 
-    /// Stores a message of the broker itself; `EVENT_OWN` says what became of it.
+    /// Stores a message of the broker itself; `EVENT_OWN` reports the result.
     #[allow(clippy::too_many_arguments)] // a whole message
     fn store(
         &self,
@@ -529,19 +529,19 @@ impl Engine {
         core.store_own(ticket, &message).map_err(|fault| raised(py, &fault))
     }
 
-    /// Tells a client that a channel is gone.
+    /// Reports to a client that a channel has ended.
     fn tell_ended(&self, conn: u32, id: u32, code: u16, text: &str) {
         self.core().tell_ended(conn, id, code, text);
     }
 
-    /// Stores messages that waited and are due now once more; whether they could be.
+    /// Appends delayed messages that are due. Returns false if they could not be stored.
     fn release(&self, stream: u32, block: &[u8]) -> bool {
         let mut core = self.core();
         core.clock = now();
         core.release_due(stream, block)
     }
 
-    /// Offsets that a subscription will never get.
+    /// Reports offsets that a subscription will never get.
     fn tell_gap(&self, conn: u32, sub: u32, stream: u32, begin: u64, end: u64) {
         self.core().tell_gap(conn, sub, stream, begin, end);
     }

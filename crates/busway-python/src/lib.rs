@@ -1,9 +1,9 @@
-//! The engine for Python: the only place that knows `PyO3`.
+//! The Python extension `busway._core`: the only crate that uses `PyO3`.
 //!
-//! Calls are coarse: a whole chunk goes in, a list of the few events that need Python comes out. No Python code runs while
-//! a lock is held.
+//! Calls are coarse: a chunk of bytes goes in, and a list of the few events for Python comes out. No Python code runs
+//! while a lock is held.
 
-// PyO3 hands arguments over by value and wants methods where functions would do.
+// PyO3 passes arguments by value, and needs methods where functions would do.
 #![allow(clippy::needless_pass_by_value, clippy::unused_self)]
 
 mod bytes;
@@ -66,7 +66,7 @@ pub(crate) mod event {
     pub const SERVERS: u8 = 42;
 }
 
-/// A fault as the exception that `busway.errors` has for its code.
+/// Converts a fault to the exception of its code in `busway.errors`.
 pub(crate) fn raised(py: Python<'_>, fault: &Fault) -> PyErr {
     static FROM_CODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let make = || PyResult::Ok(py.import("busway.errors")?.getattr("from_code")?.unbind());
@@ -74,7 +74,7 @@ pub(crate) fn raised(py: Python<'_>, fault: &Fault) -> PyErr {
     error.map_or_else(|error| error, |error| PyErr::from_value(error.into_bound(py)))
 }
 
-/// Whether some concrete topic belongs to both; one of them may be a `re:` pattern.
+/// True if some concrete topic belongs to both; one of them may be a `re:` pattern.
 #[pyfunction]
 fn matches(py: Python<'_>, a: &str, b: &str) -> PyResult<bool> {
     let checked = |text| topic::check(text).map_err(|fault| raised(py, &fault));
@@ -91,7 +91,7 @@ fn matches(py: Python<'_>, a: &str, b: &str) -> PyResult<bool> {
     regex::Pattern::new(expression).map(|found| found.matches(topic)).map_err(|fault| raised(py, &fault))
 }
 
-/// The topic without its leading slash.
+/// Returns the topic without its leading slash.
 #[pyfunction]
 #[pyo3(signature = (topic, *, wildcards = true))]
 fn check_topic<'a>(py: Python<'_>, topic: &'a str, wildcards: bool) -> PyResult<&'a str> {
@@ -103,7 +103,7 @@ fn check_topic<'a>(py: Python<'_>, topic: &'a str, wildcards: bool) -> PyResult<
     Ok(checked)
 }
 
-/// As `check_topic`, `re:` patterns too.
+/// As `check_topic`, and also accepts `re:` patterns.
 #[pyfunction]
 fn check_pattern<'a>(py: Python<'_>, pattern: &'a str) -> PyResult<&'a str> {
     match pattern.strip_prefix(regex::PREFIX) {
@@ -112,7 +112,7 @@ fn check_pattern<'a>(py: Python<'_>, pattern: &'a str) -> PyResult<&'a str> {
     }
 }
 
-/// Holds the engine's clocks at a time in nanoseconds since 1970; 0 lets them run.
+/// Stops the engine's clocks at a time in nanoseconds since 1970; 0 lets them run.
 #[pyfunction]
 fn hold_clock(at: i64) {
     clock::hold(at);

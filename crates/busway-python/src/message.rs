@@ -1,8 +1,7 @@
-//! A message as Python sees it: one small allocation, with parts that are made when asked for.
+//! Messages for Python: one small allocation each, with attributes that are created on access.
 //!
-//! This is the one object that is made for every message, so it is written against the C interface: a class by macro costs
-//! twice as much to make and to free. A small payload lies in the object itself and becomes `bytes` when it is asked for.
-//! What Python can ask of it is in `face`.
+//! A message is created for every delivery, so it uses the C interface: a class by macro costs twice as much to create
+//! and free. The object contains a small payload, which becomes `bytes` on access. `class` has its Python attributes.
 
 mod class;
 
@@ -18,35 +17,35 @@ use pyo3::types::{PyBytes, PyList, PyString, PyType};
 
 use crate::bytes::Attached;
 
-/// Longest payload that lies in the object.
+/// The longest payload inside the object.
 const INLINE: usize = 384;
-/// Objects are made in sizes of so many bytes of payload, so that they can be used again.
+/// Object sizes are multiples of so many bytes of payload, so that memory can be reused.
 const STEP: usize = 64;
-/// Objects of each size that are kept for the next messages. A read makes hundreds of them and frees them together; the
-/// interpreter would give their memory back to the system each time.
+/// Free objects of each size that are kept. A read creates hundreds of them and frees them together, and the
+/// interpreter would return their memory to the system each time.
 const KEPT: usize = 2048;
 
 static FREE: Attached<RefCell<[Vec<*mut Object>; INLINE / STEP + 1]>> =
     Attached(RefCell::new([const { Vec::new() }; INLINE / STEP + 1]));
 
-/// Places of messages that are gone, for the next ones.
-#[allow(clippy::vec_box)] // the boxes are what is kept
+/// Free objects for the next messages.
+#[allow(clippy::vec_box)] // the boxes are reused
 static SPARE: Attached<RefCell<Vec<Box<Place>>>> = Attached(RefCell::new(Vec::new()));
 
-/// Who sent a message, shared by all messages of one sender.
+/// The sender of a message, shared by all messages of a sender.
 pub struct Sender {
     pub name: Py<PyString>,
     pub session: u64,
 }
 
-/// What a message is made of.
+/// The parts of a message.
 pub struct Parts<'a> {
     pub topic: &'a Py<PyString>,
     pub from: &'a Sender,
     /// UTC, nanoseconds since 1970.
     pub time: i64,
     pub number: u64,
-    /// Kind of the frame that brought it, and its flags.
+    /// Kind and flags of its frame.
     pub frame: u8,
     pub flags: u8,
     /// Its fields, as bytes or as a dict.
@@ -56,17 +55,18 @@ pub struct Parts<'a> {
     pub place: Option<Box<Place>>,
 }
 
-/// Where a message is stored. It goes with its message, where nothing of `PyO3` may be dropped, so its references are plain ones.
+/// The position of a stored message. It is freed with its message, where no `PyO3` object may be dropped, so it has
+/// plain references.
 pub struct Place {
     /// (broker, stream), shared by all messages of a stream.
     stream: *mut ffi::PyObject,
     pub offset: u64,
     pub sequence: u64,
-    /// When, UTC, nanoseconds since 1970.
+    /// When it was stored, UTC, nanoseconds since 1970.
     pub stored: i64,
-    /// How often a channel has handed it out.
+    /// How often a channel has delivered it.
     pub deliveries: u32,
-    /// A weak reference to the channel that wants to hear what became of it, or null.
+    /// A weak reference to the channel that delivered it, or null.
     owner: *mut ffi::PyObject,
 }
 
@@ -102,7 +102,7 @@ impl Place {
         !self.owner.is_null()
     }
 
-    /// Its channel, unless that was dropped.
+    /// Its channel, unless that object no longer exists.
     fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         // SAFETY: the field holds a reference, or none.
         let weak: Bound<'py, PyAny> = unsafe { Bound::from_borrowed_ptr_or_opt(py, self.owner) }?;
@@ -115,11 +115,11 @@ struct Object {
     head: ffi::PyVarObject,
     topic: *mut ffi::PyObject,
     sender: *mut ffi::PyObject,
-    /// Null until it is asked for, unless it is too long to lie in the object.
+    /// Null until the first access, unless it is too long for the object.
     payload: *mut ffi::PyObject,
-    /// Null if it has none; bytes until they are asked for, then a dict.
+    /// Null if there are none; bytes until the first access, then a dict.
     fields: *mut ffi::PyObject,
-    /// Null unless it is a stored one.
+    /// Null unless the message is stored.
     place: *mut Place,
     time: i64,
     session: u64,
@@ -132,13 +132,13 @@ struct Object {
 /// A message, owned.
 pub type Message = Py<PyAny>;
 
-/// Makes a message.
+/// Creates a message.
 #[inline]
 pub fn make(py: Python<'_>, parts: Parts<'_>) -> PyResult<Message> {
     let kind = class(py)?;
     let inline = if parts.payload.len() <= INLINE { parts.payload } else { &[] };
-    // SAFETY: the block has room for `inline.len()` items or more, every field of it is written before anybody else sees
-    // it, and each stored reference is one of our own.
+    // SAFETY: the block has room for `inline.len()` items or more, every field of it is written before anybody else
+    // sees it, and each stored reference is one of our own.
     unsafe {
         let steps = inline.len().div_ceil(STEP);
         let used = FREE.0.borrow_mut()[steps].pop();
@@ -166,7 +166,7 @@ pub fn make(py: Python<'_>, parts: Parts<'_>) -> PyResult<Message> {
     }
 }
 
-/// The same message, told that others went missing before it, or with one flag more.
+/// A copy of a message with another count of missed messages, or an additional flag.
 pub fn copy(py: Python<'_>, message: &Message, missed: u64, flags: u8) -> PyResult<Message> {
     // SAFETY: only `make` makes what is a Message, and `bytes_of` keeps the payload alive in it.
     let object = unsafe { &*message.as_ptr().cast::<Object>() };
@@ -189,7 +189,7 @@ pub fn copy(py: Python<'_>, message: &Message, missed: u64, flags: u8) -> PyResu
     Ok(copy)
 }
 
-/// A message's id; who keeps it and its topic go into the hash: posts belong to a session, pins to a name.
+/// A message's id. The retaining session (posts) or name (pins) and the topic go into the hash.
 pub fn identify(py: Python<'_>, message: &Message, pin: bool, hasher: &mut impl Hasher) -> (u64, u64) {
     // SAFETY: only `make` makes what is a Message, whose text fields hold a str.
     let (object, name, topic) = unsafe {
@@ -206,14 +206,14 @@ pub fn identify(py: Python<'_>, message: &Message, pin: bool, hasher: &mut impl 
     (object.session, object.number)
 }
 
-/// Whether this is the message that this session gave this number.
+/// True if the message has this session and number.
 pub fn is(message: &Message, session: u64, number: u64) -> bool {
     // SAFETY: only `make` makes what is a Message.
     let object = unsafe { &*message.as_ptr().cast::<Object>() };
     object.session == session && object.number == number
 }
 
-/// The place of what may be a message; None: it is no stored one.
+/// The position of an object that may be a message; None: it is no stored message.
 fn place_in<'a>(py: Python<'_>, object: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a Place>> {
     if object.get_type_ptr() != class(py)? {
         return Ok(None);
@@ -222,7 +222,7 @@ fn place_in<'a>(py: Python<'_>, object: &'a Bound<'_, PyAny>) -> PyResult<Option
     Ok(place_of(unsafe { &*object.as_ptr().cast::<Object>() }))
 }
 
-/// How far these messages go in each stream: (broker, stream) and the offset behind the last.
+/// (broker, stream) and the offset after the last message, for each stream of these messages.
 #[pyfunction]
 pub fn furthest<'py>(py: Python<'py>, messages: &Bound<'py, PyList>) -> PyResult<Vec<(Bound<'py, PyAny>, u64)>> {
     let mut found: Vec<(*mut ffi::PyObject, u64)> = Vec::new();
@@ -238,11 +238,11 @@ pub fn furthest<'py>(py: Python<'py>, messages: &Bound<'py, PyList>) -> PyResult
     Ok(found.into_iter().map(|(stream, next)| (unsafe { Bound::from_borrowed_ptr(py, stream) }, next)).collect())
 }
 
-/// Offsets of a stream, as (first, how many).
+/// Offsets of a stream, as (first, count).
 type Runs<'py> = (Bound<'py, PyAny>, Vec<(u64, u64)>);
 
-/// The offsets of messages that a channel delivered, in their order, by (broker, stream); None: one is not of it. `channel` is
-/// the weak reference that `Session.own` got.
+/// The offsets of messages that a channel delivered, in their order, by (broker, stream); None: one of them is not from
+/// this channel. `channel` is the weak reference passed to `Session.own`.
 #[pyfunction]
 pub fn handed<'py>(
     py: Python<'py>,
@@ -335,5 +335,5 @@ fn place_of(object: &Object) -> Option<&Place> {
     unsafe { object.place.as_ref() }
 }
 
-/// In place of a frame's kind: the word that everything kept has been handed over.
+/// In place of a frame's kind: a notice that all retained messages were delivered.
 pub const NOTIFY: u8 = 0xff;

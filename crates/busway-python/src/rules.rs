@@ -1,4 +1,4 @@
-//! The rules of a subscription for Python: to check them before they are sent, and to ask them of kept messages.
+//! The rules of a subscription for Python: to check them before they are sent, and to match retained messages.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,12 +21,12 @@ pub struct Rules {
 impl Rules {
     #[new]
     fn new(py: Python<'_>, rules: &[u8]) -> PyResult<Self> {
-        // An expression may be compiled on a thread of its own; nobody else should wait for that.
+        // An expression may be compiled on its own thread; other threads should not wait for it.
         let rules = py.detach(|| rules::Rules::compile(rules)).map_err(|fault| raised(py, &fault))?;
         Ok(Self { rules, errors: AtomicU64::new(0) })
     }
 
-    /// Whether all rules hold for a message; what goes wrong is no match and counted in `errors`.
+    /// True if all rules match a message. A rule that fails to evaluate does not match and counts in `errors`.
     #[pyo3(signature = (topic, fields, payload, sender = "", session = 0, time = 0))]
     fn matches(&self, topic: &str, fields: &[u8], payload: &[u8], sender: &str, session: u64, time: i64) -> bool {
         let outcome = Fields::read(fields).map_or(Outcome::Error, |fields| {
@@ -38,7 +38,7 @@ impl Rules {
         outcome == Outcome::Holds
     }
 
-    /// The rules that ask a field to equal a value: name and `MessagePack`, sorted by name.
+    /// The rules that compare a field with a value: name and `MessagePack`, sorted by name.
     #[getter]
     fn equalities<'py>(&self, py: Python<'py>) -> Vec<(&str, Bound<'py, PyBytes>)> {
         self.rules.equalities().iter().map(|(name, value)| (&**name, PyBytes::new(py, value))).collect()
@@ -51,13 +51,13 @@ impl Rules {
     }
 }
 
-/// Raises if these are not the fields of a message.
+/// Raises an error unless these are the fields of a message.
 #[pyfunction]
 pub fn check_fields(py: Python<'_>, fields: &[u8]) -> PyResult<()> {
     Fields::read(fields).map(|_| ()).map_err(|fault| raised(py, &fault))
 }
 
-/// What a subscription asks for, to hold it against messages that are kept.
+/// The pattern and rules of a subscription, to match retained messages.
 #[pyclass(frozen, module = "busway._core")]
 pub struct Selection(pub selection::Selection);
 
@@ -69,18 +69,18 @@ impl Selection {
         py.detach(|| selection::Selection::new(pattern, rules)).map(Self).map_err(|fault| raised(py, &fault))
     }
 
-    /// The one topic it can mean, if it has no wildcards.
+    /// Its topic, if the pattern has no wildcards.
     #[getter]
     fn literal(&self) -> Option<&str> {
         self.0.literal()
     }
 
-    /// Whether messages of this topic are asked for.
+    /// True if the pattern matches this topic.
     fn covers(&self, topic: &str) -> bool {
         self.0.covers(topic)
     }
 
-    /// Whether this message is asked for.
+    /// True if a message matches.
     #[pyo3(signature = (topic, fields, payload, sender = "", session = 0, time = 0))]
     fn matches(&self, topic: &str, fields: &[u8], payload: &[u8], sender: &str, session: u64, time: i64) -> bool {
         let seen = Seen { fields: &Fields::default(), topic, sender, session, time, payload };

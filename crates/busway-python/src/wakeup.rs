@@ -1,11 +1,11 @@
-//! A bell: one thread rings it, and an event loop hears that as a file that can be read.
+//! A bell: one thread rings it, and an event loop is notified by a readable file descriptor.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
 
-/// Becomes readable when it is rung, until it is heard.
+/// Becomes readable when it is rung, until `hear` is called.
 pub struct Bell {
     rung: Arc<AtomicBool>,
     pub ear: UnixStream,
@@ -20,7 +20,7 @@ impl Bell {
         let flag = rung.clone();
         let pull = move || {
             if !flag.swap(true, SeqCst) {
-                // One byte always fits, and nobody is left to hear it if the other end is gone.
+                // One byte always fits. If the other end is closed, nobody waits for it.
                 let _ = (&hand).write(&[1]);
             }
         };
@@ -28,8 +28,8 @@ impl Bell {
     }
 
     pub fn hear(&self) {
-        // In this order: who rings before the second line is heard, for whoever calls this looks afterwards; who rings later
-        // leaves it readable. The other way round a ring could be taken away and still count as one that is to be heard.
+        // In this order: a ring before the second line is noticed by the caller, which checks its state afterwards; a
+        // later ring leaves the file readable. In the other order a ring could be lost.
         let _ = (&self.ear).read(&mut [0; 8]);
         self.rung.store(false, SeqCst);
     }

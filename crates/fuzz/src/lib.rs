@@ -1,9 +1,9 @@
-//! A broker's driver in its shortest form, for fuzzing: three clients that were let in and one that was not. Who says
-//! that it is a node in its HELLO becomes a link.
+//! A minimal driver of a broker, for fuzzing: three admitted clients and one that is not. A client whose HELLO is that
+//! of a node becomes a link.
 //!
-//! Input is a script of steps `action u8, size u8, data`. It checks what must hold whatever the clients send: outboxes are
-//! bounded, what the broker writes is a stream of frames that a client understands, and who reads a stream gets no record
-//! twice and none out of order. There are two streams: one in memory, and one on a disk that may be full.
+//! Input is a script of steps `action u8, size u8, data`. It checks invariants for all input: outboxes are bounded, the
+//! broker writes valid frames, and a reader of a stream gets no record twice or out of order. There are two streams:
+//! one in memory, and one on a disk that may be full.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -37,18 +37,18 @@ const LIMITS: Limits = Limits {
 const CLIENTS: usize = 4;
 const STREAMS: usize = 2;
 
-/// What a client would know by what the broker told it.
+/// The state of a client, from the frames of the broker.
 #[derive(Default)]
 struct Reader {
     splitter: Splitter,
     topics: [bool; LIMITS.topics],
     senders: [bool; LIMITS.senders],
     streams: [bool; STREAMS],
-    /// The offset that may come next, by subscription and stream, of those that were told where they begin.
+    /// The next possible offset, by subscription and stream, where the start is known.
     next: HashMap<(u32, u32), u64>,
 }
 
-/// A subscription that reads a stream.
+/// A stream subscription.
 struct Cursor {
     conn: u32,
     sub: u32,
@@ -71,7 +71,7 @@ pub struct Driver {
     clients: Vec<Client>,
     now: u64,
     sessions: u64,
-    /// The message kept last: client, flags, topic, body.
+    /// The last retained message: client, flags, topic, body.
     kept: Option<(u32, u8, String, Vec<u8>)>,
     shared: Vec<(u32, u32)>,
     calls: u64,
@@ -93,7 +93,7 @@ impl Driver {
         Self::of(&[b"in"; 3])
     }
 
-    /// One of them is another node.
+    /// One of the clients is another node.
     pub fn linked() -> Self {
         Self::of(&[b"in", b"node", b"in"])
     }
@@ -168,7 +168,7 @@ impl Driver {
         match action / 4 % 12 {
             0 | 1 => self.feed(i, data),
             2 | 3 => {
-                // A frame whose length is right, however the rest was mutated.
+                // A frame with a valid length, however the rest was mutated.
                 let mut frame = (data.len() as u32).to_le_bytes().to_vec();
                 frame.extend_from_slice(data);
                 self.feed(i, &frame);
@@ -209,7 +209,7 @@ impl Driver {
         }
     }
 
-    /// Who is behind gets some blocks of this size.
+    /// Passes blocks of this size to subscriptions that are behind.
     fn read(&mut self, most: usize) {
         let (engine, readers) = (&mut self.engine, &self.readers);
         for cursor in self.cursors.iter_mut().filter(|cursor| cursor.behind) {
@@ -237,7 +237,7 @@ impl Driver {
         self.work();
     }
 
-    /// The connection ends; the next one of this client is let in at once if the client was a welcome one.
+    /// Ends the connection. The next one of this client is admitted if the old one was.
     fn replace(&mut self, i: usize) {
         let conn = self.clients[i].conn;
         self.shared.retain(|&(other, _)| other != conn);
@@ -258,7 +258,7 @@ impl Driver {
             }
             for client in &self.clients {
                 let waits = self.engine.outbox_bytes(client.conn);
-                // Answers are never dropped: each connection may have some for what it asked itself.
+                // Answers are never dropped: each connection may have some for its own requests.
                 assert!(waits <= LIMITS.outbox + 64 * 1024, "{waits} bytes wait");
             }
             let events = self.engine.take_events();
@@ -380,12 +380,12 @@ impl Reader {
     fn check(&mut self, bytes: &[u8], node: bool) {
         let (topics, senders) = (&mut self.topics, &mut self.senders);
         let (streams, next) = (&mut self.streams, &mut self.next);
-        // The ids in front of a delivery may make it longer than the frame it came in.
+        // The ids in a delivery may make it longer than the received frame.
         let longest = LIMITS.frame + 4 * LIMITS.subscriptions + 64;
         let understood = self.splitter.feed(bytes, longest, &mut |data, size| {
             let mut frame = data[..size].to_vec();
             if node {
-                // What only nodes are told.
+                // Frames that only nodes receive.
                 if [kind::NODE, kind::INTEREST, kind::ACCEPT, kind::CANCEL, kind::HOLD].contains(&frame[4]) {
                     return Ok((Flow::Go, size));
                 }

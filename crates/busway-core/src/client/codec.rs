@@ -1,11 +1,11 @@
-//! The client's side of a connection: what it writes, and what the broker's frames say to it.
+//! The client's codec: encodes the frames that a client sends, and decodes the broker's frames.
 
 use crate::log::record::Record;
 use crate::matching::topic;
 use crate::wire::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD, MAGIC, VERSION};
 use crate::wire::slots::{Numbers, Slot};
 
-/// The limits a broker told in its WELCOME, as far as they bind what a client writes.
+/// The limits from the broker's WELCOME that apply to frames of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub frame: usize,
@@ -14,7 +14,7 @@ pub struct Limits {
     pub topics: usize,
 }
 
-/// What a message has besides its topic and payload.
+/// The parts of a message besides its topic and payload.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct More<'a> {
     pub flags: u8,
@@ -23,13 +23,13 @@ pub struct More<'a> {
     pub each: u16,
     pub time: i64,
     pub fields: &'a [u8],
-    /// The number it had when it was sent before; 0: a new one.
+    /// The number of a message that is sent again; 0: a new message.
     pub number: u64,
-    /// When a stored one expires and when it is due; 0: never, at once.
+    /// When a stored message expires, and when it is due; 0: never, at once.
     pub times: (i64, i64),
 }
 
-/// Writes a client's frames to a buffer that the driver empties.
+/// Encodes a client's frames into a buffer that the driver empties.
 #[derive(Debug)]
 pub struct Outgoing {
     pub out: Vec<u8>,
@@ -39,14 +39,14 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Limits before a broker told any: enough for a handshake.
+    /// Limits before WELCOME: enough for a handshake.
     const FIRST: Limits = Limits { frame: 1 << 20, topic: 1024, fields: 65536, topics: 1 };
 
     pub fn new() -> Self {
         Self { out: Vec::new(), limits: Self::FIRST, topics: Numbers::new(1), number: 0 }
     }
 
-    /// Forgets the last connection; numbers go on.
+    /// Resets the state of the last connection. Numbers continue.
     pub fn reset(&mut self) {
         self.out.clear();
         self.open(Self::FIRST);
@@ -57,7 +57,7 @@ impl Outgoing {
         self.topics = Numbers::new(limits.topics);
     }
 
-    /// Uses no number up to this one any more.
+    /// Skips all numbers up to this one.
     pub fn skip(&mut self, number: u64) {
         self.number = self.number.max(number);
     }
@@ -67,7 +67,7 @@ impl Outgoing {
         self.number
     }
 
-    /// The slot of a topic; a new one is checked and told to the broker.
+    /// Returns the slot of a topic. A new topic is checked and announced to the broker.
     pub fn slot(&mut self, name: &str) -> Checked<u32> {
         if let Some(slot) = self.topics.get(name) {
             return Ok(slot);
@@ -77,7 +77,7 @@ impl Outgoing {
             return Err(Fault::new(code::TOPIC_TOO_LONG, text));
         }
         let checked = topic::check(name)?;
-        // Keyed by the spelling the caller uses, so that a leading slash costs nothing per message.
+        // Keyed by the caller's spelling, so that a leading slash costs nothing per message.
         match self.topics.slot(&name.into()) {
             Slot::Known(slot) => Ok(slot),
             Slot::Filled(slot, _) => {
@@ -100,7 +100,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// PUBLISH, PUSH or REQUEST; `payload` must fit. Its number.
+    /// Encodes PUBLISH, PUSH or REQUEST, and returns its number. `payload` must fit.
     #[inline]
     pub fn message(&mut self, kind: u8, slot: u32, more: More, payload: &[u8]) -> u64 {
         let number = if more.number == 0 { self.next() } else { more.number };
@@ -153,7 +153,7 @@ impl Outgoing {
         Writer::new(&mut self.out, kind::ACCEPT, 0).u16(code).u64(offer).end();
     }
 
-    #[allow(clippy::too_many_arguments)] // what the frame has
+    #[allow(clippy::too_many_arguments)] // the parts of the frame
     pub fn subscribe(
         &mut self,
         sub: u32,
@@ -181,7 +181,7 @@ impl Outgoing {
         Ok(number)
     }
 
-    /// A frame about a channel; its number.
+    /// Encodes a frame about a channel, and returns its number.
     pub fn channel(&mut self, kind: u8, id: u32, rest: &[u8]) -> u64 {
         let number = self.next();
         Writer::new(&mut self.out, kind, 0).u16(0).u32(id).u64(number).bytes(rest).end();
@@ -198,20 +198,20 @@ impl Outgoing {
         Ok(number)
     }
 
-    /// UNSUBSCRIBE or UNSERVE.
+    /// Encodes UNSUBSCRIBE or UNSERVE.
     pub fn end(&mut self, kind: u8, id: u32) -> u64 {
         let number = self.next();
         Writer::new(&mut self.out, kind, 0).u16(0).u32(id).u64(number).end();
         number
     }
 
-    /// Whether there is no room for a subscription's messages.
+    /// Encodes HOLD: whether there is no room for a subscription's messages.
     pub fn hold(&mut self, sub: u32, full: bool, taken: u64) {
         let flags = if full { flag::FULL } else { 0 };
         Writer::new(&mut self.out, kind::HOLD, flags).u16(0).u32(sub).u64(taken).end();
     }
 
-    /// PING or PONG.
+    /// Encodes PING or PONG.
     pub fn beat(&mut self, kind: u8, token: u64) {
         Writer::new(&mut self.out, kind, 0).u64(token).end();
     }
@@ -227,7 +227,7 @@ impl Default for Outgoing {
     }
 }
 
-/// What a frame of the broker says.
+/// A decoded frame of the broker.
 #[derive(Debug)]
 pub enum Incoming<'a> {
     Welcome { version: u16, map: &'a [u8] },
@@ -259,7 +259,7 @@ pub enum Incoming<'a> {
 pub struct Stored<'a> {
     ids: &'a [u8],
     pub stream: u32,
-    /// How often a channel has handed it out.
+    /// How often a channel has delivered it.
     pub deliveries: u32,
     pub flags: u8,
     pub record: Record<'a>,
@@ -268,14 +268,14 @@ pub struct Stored<'a> {
 impl<'a> Stored<'a> {
     const HEAD: usize = 20;
 
-    /// What the frames of a run have in common, if this can begin one: kind, flags, one id, stream, deliveries and that id.
+    /// The common part of a run that begins with this frame: kind, flags, one id, stream, deliveries and that id.
     #[inline]
     pub fn head(frame: &[u8]) -> Option<u128> {
         let head = frame.get(4..)?.first_chunk()?;
         (head[2..4] == [1, 0]).then(|| u128::from_le_bytes(*head))
     }
 
-    /// Bytes and record of the next one, if it is whole and nothing about it needs another look.
+    /// Bytes and record of the next frame of a run, if it is complete and needs no other check.
     #[inline]
     pub fn next(head: u128, data: &'a [u8], limit: usize) -> Option<(usize, Record<'a>)> {
         let first = data.first_chunk::<{ Stored::HEAD }>()?;
@@ -298,11 +298,11 @@ impl<'a> Stored<'a> {
 
 #[derive(Debug)]
 pub struct Delivery<'a> {
-    /// `u32` each: subscriptions, or the one service.
+    /// `u32` each: subscriptions, or a single service.
     ids: &'a [u8],
     pub topic: u32,
     pub sender: u32,
-    /// Number of the offer or call, 0 for a plain delivery.
+    /// The number of the offer or call, 0 for a plain delivery.
     pub answer: u64,
     pub flags: u8,
     pub body: Body<'a>,
@@ -318,8 +318,7 @@ impl Delivery<'_> {
     }
 }
 
-/// One of the deliveries without fields to one subscription that come behind each other with the same head: kind, flags,
-/// slots and subscription.
+/// A run of deliveries without fields to one subscription, with the same head: kind, flags, slots and subscription.
 pub struct Run<'a> {
     pub size: usize,
     pub time: i64,
@@ -331,7 +330,7 @@ impl<'a> Run<'a> {
     const HEAD: usize = 20;
     const BODY: usize = Self::HEAD + 16;
 
-    /// What the frames of a run have in common, if this can begin one.
+    /// The common part of a run that begins with this frame.
     #[inline]
     pub fn head(frame: &[u8]) -> Option<u128> {
         let head = frame.get(4..)?.first_chunk()?;
@@ -339,7 +338,7 @@ impl<'a> Run<'a> {
         plain.then(|| u128::from_le_bytes(*head))
     }
 
-    /// The next one, if it is whole and nothing about it needs another look.
+    /// The next frame of a run, if it is complete and needs no other check.
     #[inline]
     pub fn next(head: u128, data: &'a [u8], limit: usize) -> Option<Self> {
         let first = data.first_chunk::<{ Run::BODY }>()?;
@@ -354,7 +353,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Reads one whole frame.
+/// Decodes a complete frame.
 pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
     let (kind, flags) = (frame[4], frame[5]);
     let mut parts = Parts::of(frame);
@@ -391,7 +390,7 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
         kind::REPLY => {
             let (code, number) = (parts.u16()?, parts.u64()?);
             let fields = if flags & flag::FIELDS == 0 { &[][..] } else { parts.bin32()? };
-            // An error must bear a code, whoever made it.
+            // An error always has a code, even if the service gave none.
             let code = if flags & flag::ERROR != 0 && code == 0 { code::HANDLER_ERROR } else { code };
             Incoming::Reply { code, flags, number, fields, payload: parts.rest() }
         }

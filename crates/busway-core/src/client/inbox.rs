@@ -1,29 +1,29 @@
-//! What has arrived at a client for one subscription: bounded, with the same policies as the broker's outbox.
+//! The inbox of a subscription at a client: bounded, with the same policies as the broker's outbox.
 //!
-//! Under `block` and `disconnect` the broker is told when it is full, and what was on its way is still taken.
+//! Under `block` and `disconnect` a full inbox is reported to the broker, and messages in flight are still accepted.
 
 use std::collections::VecDeque;
 
 use crate::wire::frame::policy;
 
-/// What may be on its way, in messages and bytes, when the broker hears that there is no room: outbox and sockets.
+/// Messages and bytes that may be in flight when the broker learns that there is no room: in its outbox and in sockets.
 const ON_ITS_WAY: (usize, usize) = (1 << 20, 32 << 20);
 
-/// How much room makes it not full any more, in messages and bytes; half of it if that is less.
+/// The room that ends the state "full", in messages and bytes; half of the limit if that is less.
 const GAP: (usize, usize) = (2048, 2 << 20);
 
 #[derive(Debug)]
 pub struct Inbox<T> {
-    /// Item, its size, and how many went missing right before it.
+    /// Item, its size, and the number of missed messages before it.
     items: VecDeque<(T, usize, u64)>,
-    /// Missing before the first item, dropped from the front.
+    /// Missed messages before the first item, dropped from the front.
     front: u64,
     bytes: usize,
     most_items: usize,
     most_bytes: usize,
     policy: u8,
-    /// Not told to the consumer yet.
-    untold: u64,
+    /// Missed messages that were not reported to the consumer yet.
+    unreported: u64,
     pub missed: u64,
     pub received: u64,
     full: bool,
@@ -38,7 +38,7 @@ impl<T> Inbox<T> {
             most_items: most_items.max(1),
             most_bytes: most_bytes.max(1),
             policy,
-            untold: 0,
+            unreported: 0,
             missed: 0,
             received: 0,
             full: false,
@@ -57,7 +57,7 @@ impl<T> Inbox<T> {
         self.bytes
     }
 
-    /// Over its limit, and not much room again since.
+    /// True if the limit was exceeded and there is not enough room again.
     pub fn is_full(&self) -> bool {
         self.full
     }
@@ -66,7 +66,7 @@ impl<T> Inbox<T> {
         self.items.len() >= self.most_items || self.bytes >= self.most_bytes
     }
 
-    /// Makes room or says that the next message can't be taken.
+    /// Makes room, or returns false if the next message can't be accepted.
     fn admit(&mut self) -> bool {
         match self.policy {
             policy::BLOCK | policy::DISCONNECT => {
@@ -87,32 +87,32 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Takes a message of `size` bytes that `make` makes; false: dropped.
+    /// Accepts a message of `size` bytes that `make` creates; false: it was dropped.
     #[inline]
     pub fn push(&mut self, size: usize, make: impl FnOnce() -> T) -> bool {
         if !self.admit() {
             self.miss(1);
             return false;
         }
-        self.items.push_back((make(), size, std::mem::take(&mut self.untold)));
+        self.items.push_back((make(), size, std::mem::take(&mut self.unreported)));
         self.received += 1;
         self.bytes += size;
         self.full = self.full || self.over();
         true
     }
 
-    /// Whether an offered message would be taken.
+    /// True if an offered message would be accepted.
     pub fn has_room(&self) -> bool {
         !self.over()
     }
 
-    /// Takes out the newest item that `is` says, if it is still there.
+    /// Removes the newest item for which `is` returns true, if it is still queued.
     pub fn withdraw(&mut self, is: impl Fn(&T) -> bool) -> bool {
         let Some(at) = self.items.iter().rposition(|(item, ..)| is(item)) else { return false };
         let Some((_, size, before)) = self.items.remove(at) else { return false };
         match self.items.get_mut(at) {
             Some(next) => next.2 += before,
-            None => self.untold += before,
+            None => self.unreported += before,
         }
         self.bytes -= size;
         self.received -= 1;
@@ -132,10 +132,10 @@ impl<T> Inbox<T> {
 
     pub fn miss(&mut self, count: u64) {
         self.missed += count;
-        self.untold += count;
+        self.unreported += count;
     }
 
-    /// The oldest item and how many went missing right before it.
+    /// The oldest item, and the number of missed messages before it.
     pub fn pop(&mut self) -> Option<(T, u64)> {
         let (item, size, before) = self.items.pop_front()?;
         let missed = before + std::mem::take(&mut self.front);
@@ -184,8 +184,8 @@ mod tests {
             while inbox.pop().is_some() {}
             assert!(!inbox.is_full() && inbox.bytes() == 0);
             inbox.push(1, || 10);
-            let told = if policy == policy::DROP_OLDEST { 0 } else { 10 - kept as u64 };
-            assert_eq!(inbox.pop(), Some((10, told)));
+            let missed = if policy == policy::DROP_OLDEST { 0 } else { 10 - kept as u64 };
+            assert_eq!(inbox.pop(), Some((10, missed)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The client's side: `codec` encodes and decodes frames, `inbox` holds messages until the program takes them.
+//! The client's side: `codec` encodes and decodes frames, `inbox` queues messages until the program takes them.
 
 pub mod codec;
 pub mod inbox;

@@ -1,9 +1,9 @@
-//! What the broker's engine keeps for one connection.
+//! The state that the broker's engine keeps per connection.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-use crate::engine::deferred::Aside;
+use crate::engine::deferred::Deferred;
 use crate::engine::outbox::Outbox;
 use crate::wire::fields::{write_text, Pair};
 use crate::wire::frame::policy;
@@ -12,28 +12,28 @@ use crate::wire::splitter::Splitter;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// No HELLO yet.
+    /// Before HELLO.
     New,
-    /// HELLO is with the driver.
+    /// The driver decides on HELLO.
     Greeted,
-    /// We have sent HELLO to another node.
+    /// HELLO was sent to another node.
     Dialled,
     Open,
-    /// CLOSE is queued; nothing is read or delivered any more.
+    /// CLOSE is queued; the engine reads and delivers nothing more.
     Closing,
 }
 
-/// Who is at the other end.
+/// The kind of peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Client,
-    /// Another node that has not proved itself yet.
+    /// Another node before authentication.
     Node,
-    /// A node of the same mesh.
+    /// An authenticated node of the same cluster.
     Link,
 }
 
-/// What a slot of the peer stands for.
+/// The meaning of a slot of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Named {
     Nothing,
@@ -42,7 +42,7 @@ pub enum Named {
     Refused(u16),
 }
 
-/// Who publishes, as receivers are told.
+/// The sender of messages, as receivers see it.
 #[derive(Debug, Clone)]
 pub struct Who {
     pub client: u32,
@@ -51,7 +51,7 @@ pub struct Who {
 }
 
 impl Who {
-    /// The field that tells who gave one of several replies.
+    /// The field with the provider of one of several replies.
     pub fn named(&self) -> Pair {
         let mut value = Vec::new();
         if self.name.is_empty() {
@@ -69,49 +69,49 @@ pub struct Counters {
     pub received_bytes: u64,
     pub delivered: u64,
     pub delivered_bytes: u64,
-    /// Of everything, as those that were received.
+    /// Of all frames, as for received ones.
     pub sent_bytes: u64,
     pub dropped: u64,
 }
 
-/// A subscription whose client said HOLD.
+/// A subscription whose client sent HOLD.
 #[derive(Debug, Clone, Copy)]
 pub struct Hold {
     pub policy: u8,
-    /// What its consumer had taken when it was last heard of.
+    /// The number of messages that its consumer had taken at the last HOLD.
     pub taken: u64,
-    /// When its word was first seen to be due; None: it came since time was last looked at.
+    /// When the next HOLD was first found missing; None: one has arrived since the last tick.
     pub since: Option<u64>,
-    /// The same for its consumer taking something.
+    /// When its consumer was first found idle; None: it has taken a message since the last tick.
     pub idle: Option<u64>,
-    /// Not heard of for too long: `block` drops.
+    /// No HOLD for too long: `block` drops.
     pub silent: bool,
     /// Its consumer has taken nothing for too long: `block` drops.
     pub stuck: bool,
 }
 
 impl Hold {
-    /// Whether publishers must wait for it.
+    /// True if publishers must wait for it.
     pub fn blocks(&self) -> bool {
         self.policy == policy::BLOCK && !self.stuck && !self.silent
     }
 }
 
-/// A service that a connection has.
+/// A service of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Served {
     pub topic: u32,
     pub shared: bool,
-    /// Its number in what other nodes are told.
+    /// Its id in the interest that other nodes know.
     pub interest: u32,
 }
 
-/// Where a subscription is in a stream of which it misses nothing.
+/// The position of a stream subscription in a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Cursor {
-    /// It gets what it misses from the log.
+    /// It reads missing records from the log.
     pub behind: bool,
-    /// Behind what it has read there, before it was given the rest as it came.
+    /// The offset after the last record that it read from the log before it was live.
     pub next: u64,
 }
 
@@ -119,67 +119,67 @@ pub struct Cursor {
 pub struct Connection {
     pub state: State,
     pub role: Role,
-    /// What is kept for another node.
+    /// The additional state of a connection to another node.
     pub peer: Option<Box<Peer>>,
     pub who: Who,
     pub splitter: Splitter,
-    /// A control frame is with the driver: nothing is handled until it is answered.
+    /// The driver decides on a control frame: the engine processes nothing more until the answer.
     pub waiting: bool,
-    /// Waits for this connection, with what it publishes.
+    /// The connection with the full outbox that blocks publishes of this one.
     pub blocked_by: Option<u32>,
-    /// It has been blocked for a tick already.
+    /// It was already blocked at the last tick.
     pub waited: bool,
-    /// What it publishes while it is blocked is set aside, and everything else of it is handled.
-    pub aside: Option<Box<Aside>>,
+    /// Publishes that are set aside while it is blocked; other frames are processed.
+    pub deferred: Option<Box<Deferred>>,
     pub topics_in: Vec<Named>,
 
     pub outbox: Outbox,
     pub writable: bool,
-    /// Is in the list of connections with output.
+    /// It is in the list of connections with output.
     pub queued: bool,
     pub topics_out: Numbers<u32>,
     pub senders_out: Numbers<u32>,
-    /// Client number and slot of the sender used last.
+    /// Client number and slot of the last sender.
     pub last_sender: (u32, u32),
-    /// The outbox reached the mark of `block` and is not yet down to half of it.
+    /// The outbox has reached the mark of `block`, and has not fallen to half of it yet.
     pub crowded: bool,
-    /// Crowded, and nothing could be written for too long: `block` drops.
+    /// It is crowded, and nothing could be written for too long: `block` drops.
     pub stuck: bool,
-    /// When it was last seen to make progress while crowded; None: not looked at yet.
+    /// When it last made progress while crowded; None: not checked yet.
     pub progress: Option<u64>,
-    /// The driver has more for it.
+    /// The driver waits for room in the outbox.
     pub wants_room: bool,
-    /// Connections that wait for room here.
+    /// Connections that are blocked by this one.
     pub waiters: Vec<u32>,
-    /// Subscriptions that its client has no room for.
+    /// Subscriptions without room at the client.
     pub held: FxHashMap<u32, Hold>,
 
-    /// Streams whose names it was told.
+    /// Streams whose names the client knows.
     pub streams: Vec<u32>,
-    /// Subscriptions that miss nothing of a stream, and how far each is.
+    /// The position of each stream subscription in each stream.
     pub cursors: FxHashMap<(u32, u32), Cursor>,
-    /// All subscriptions that miss nothing of what is stored, whatever streams there are.
+    /// All stream subscriptions, including those without a stream yet.
     pub since: FxHashSet<u32>,
 
     pub subs: FxHashMap<u32, u32>,
-    /// How many of them are regular expressions.
+    /// The number of regular expressions among them.
     pub expressions: usize,
-    /// Topics it serves, alone or with others.
+    /// Topics that it serves, alone or shared.
     pub services: FxHashMap<u32, Served>,
     /// Requests and pushes of this connection, by its number.
     pub asked: FxHashMap<u64, u64>,
-    /// Bytes of its pushes that wait for a consumer's answer.
+    /// Bytes of its pushes that wait for the answer of a consumer.
     pub offered: usize,
-    /// Calls and offers that it has to answer.
+    /// Calls and offers that it must answer.
     pub owed: FxHashSet<u64>,
-    /// Beat at which it was last heard.
+    /// The beat at which it last sent data.
     pub heard: u32,
     pub count: Counters,
 }
 
 impl Connection {
     pub fn aside_bytes(&self) -> usize {
-        self.aside.as_ref().map_or(0, |aside| aside.bytes())
+        self.deferred.as_ref().map_or(0, |deferred| deferred.bytes())
     }
 
     pub fn new(topics: usize, senders: usize, beat: u32) -> Self {
@@ -192,7 +192,7 @@ impl Connection {
             waiting: false,
             blocked_by: None,
             waited: false,
-            aside: None,
+            deferred: None,
             topics_in: Vec::new(),
             outbox: Outbox::default(),
             writable: true,
@@ -220,31 +220,31 @@ impl Connection {
         }
     }
 
-    /// Whether the node at the other end doesn't take a message of this size.
+    /// True if the node at the other end does not accept a message of this size.
     #[inline]
     pub fn is_too_long(&self, size: usize) -> bool {
         self.peer.as_ref().is_some_and(|peer| peer.frame.is_some_and(|most| size > most))
     }
 }
 
-/// What a connection with another node has besides.
+/// The additional state of a connection to another node.
 #[derive(Debug, Default)]
 pub struct Peer {
     /// Clients of that node, by slot.
     pub senders: Vec<Option<Arc<Who>>>,
-    /// The longest frame that it takes from its clients, if it has told.
+    /// The longest frame that the node accepts for its clients, if known.
     pub frame: Option<usize>,
-    /// Our numbers of its streams.
+    /// Our numbers of the node's streams.
     pub streams: FxHashMap<u32, u32>,
-    /// Who asked a shared service of ours, by the number of the call.
+    /// Requesters of our shared services, by the number of the call.
     pub callers: FxHashMap<u64, Arc<Who>>,
-    /// Interest of ours that was told to have no room, and the connection that has none.
+    /// Interest of ours for which HOLD was sent, and the connection without room.
     pub holds: FxHashMap<u32, u32>,
-    /// When that was said last.
-    pub said: u64,
-    /// Where the first record of a stream lies that its subscriptions were not given for lack of room, though they miss nothing.
+    /// When HOLD was sent last.
+    pub hold_sent: u64,
+    /// The first record of each stream that stream subscriptions of the node missed for lack of room.
     pub behind: FxHashMap<u32, u64>,
-    /// Counts how often it was said.
+    /// The number of HOLD frames that were sent.
     pub words: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Everything that isn't a message: handshake, names, subscriptions, services, heartbeat, goodbye.
+//! Control frames: handshake, names, subscriptions, services, heartbeat and close.
 
 use super::{Engine, Event, Group, Service};
 use crate::engine::connection::{Named, Role, Served, State, Who};
@@ -32,7 +32,7 @@ impl Engine {
         Ok(Flow::Stop)
     }
 
-    /// Hands a frame to the driver and handles no more of the connection until it is answered.
+    /// Passes a frame to the driver, and blocks the connection until the driver answers.
     pub(super) fn hold(&mut self, conn: u32, event: Event) {
         if let Some(this) = self.conn(conn) {
             this.waiting = true;
@@ -42,17 +42,17 @@ impl Engine {
 
     pub(super) fn answered_by_driver(&mut self, conn: u32) {
         if let Some(this) = self.conn(conn) {
-            let left = !this.splitter.is_empty() || this.aside.is_some();
+            let left = !this.splitter.is_empty() || this.deferred.is_some();
             let more = std::mem::take(&mut this.waiting) && left;
             if self.index.expressions.steps >= ENOUGH {
-                self.let_others(conn);
+                self.yield_to_others(conn);
             } else if more {
                 self.events.push(Event::Resume(conn));
             }
         }
     }
 
-    /// Opens a connection after its HELLO; another connection that has the same session.
+    /// Opens a connection after its HELLO. Returns another connection with the same session.
     pub fn accept(
         &mut self,
         conn: u32,
@@ -107,10 +107,10 @@ impl Engine {
                 self.cancel(conn, parts.u64()?);
             }
             kind::TOPIC => {
-                // What was set aside goes by the old meaning of the slot.
+                // Publishes that were set aside use the old meaning of the slot.
                 let slot =
                     u32::from_le_bytes(frame.get(8..12).and_then(|slot| slot.try_into().ok()).unwrap_or_default());
-                let this = self.conn(conn).filter(|this| this.aside.is_some());
+                let this = self.conn(conn).filter(|this| this.deferred.is_some());
                 if this.is_some_and(|this| this.topics_in.get(slot as usize).is_some_and(|was| *was != Named::Nothing))
                 {
                     self.events.push(Event::Pause(conn));
@@ -120,8 +120,8 @@ impl Engine {
             }
             kind::PING => {
                 let token = parts.u64()?;
-                // It says that all before it is done, so it waits with what waits.
-                if !self.set_aside(conn, frame) {
+                // PONG confirms everything before it, so PING waits behind publishes that were set aside.
+                if !self.defer(conn, frame) {
                     self.beat_frame(conn, kind::PONG, token);
                 }
             }
@@ -176,7 +176,7 @@ impl Engine {
     }
 
     pub fn ping(&mut self, conn: u32, token: u64) {
-        // Its PONG says that the other node knows what our clients want now.
+        // The peer's PONG confirms that it knows our clients' interest.
         self.tell_interest();
         self.beat_frame(conn, kind::PING, token);
     }
@@ -187,12 +187,12 @@ impl Engine {
         });
     }
 
-    /// AWAY on the connection of every client.
+    /// Queues AWAY on the connections of all clients.
     pub fn away(&mut self) {
         self.tell_clients(kind::AWAY, 0, &[]);
     }
 
-    /// SERVERS on the connection of every client; `apart`: this node was cut off from another one.
+    /// Queues SERVERS on the connections of all clients; `apart`: this node was separated from another one.
     pub fn tell_servers(&mut self, list: &[u8], apart: bool) {
         self.tell_clients(kind::SERVERS, if apart { flag::APART } else { 0 }, list);
     }
@@ -218,7 +218,7 @@ impl Engine {
         self.result(conn, number, fault.code, 0, &fault.text);
     }
 
-    /// TOPIC: a slot gets a meaning. A topic that is none is told with each message that uses it.
+    /// TOPIC: assigns a topic to a slot. An invalid topic is reported for each message that uses it.
     fn name_topic(&mut self, conn: u32, mut parts: Parts) -> Checked<()> {
         parts.u16()?;
         let slot = parts.u32()? as usize;
@@ -242,7 +242,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The driver lets a SUBSCRIBE through: adds it and queues its RESULT, which with WAIT is the driver's; the code.
+    /// Adds a subscription after the driver has accepted it, and returns the code. Queues its RESULT, unless WAIT is
+    /// set.
     #[allow(clippy::too_many_arguments)] // the parts of the frame
     pub fn subscribe(
         &mut self,
@@ -275,7 +276,7 @@ impl Engine {
         code
     }
 
-    /// The driver refuses a SUBSCRIBE or SERVE.
+    /// Refuses a SUBSCRIBE or SERVE for the driver.
     pub fn refuse(&mut self, conn: u32, number: u64, code: u16, text: &str) {
         self.reject(conn, number, &Fault::new(code, text));
         self.answered_by_driver(conn);
@@ -314,7 +315,7 @@ impl Engine {
         self.insert_subscription(conn, sub, flags, policy, pattern, group, rules)
     }
 
-    /// Adds a subscription of a client, or one that stands for those of another node.
+    /// Adds a subscription of a client, or one that represents the interest of another node.
     #[allow(clippy::too_many_arguments)] // the parts of the frame
     pub(super) fn insert_subscription(
         &mut self,
@@ -327,13 +328,13 @@ impl Engine {
         rules: &[u8],
     ) -> Checked<()> {
         let link = self.role(conn) == Role::Link;
-        let told = !link && self.limits.links > 0 && flags & flag::SUBSCRIBE_LOCAL == 0;
-        let want = told.then(|| Want {
+        let announced = !link && self.limits.links > 0 && flags & flag::SUBSCRIBE_LOCAL == 0;
+        let want = announced.then(|| Want {
             service: false,
             text: pattern.strip_prefix('/').unwrap_or(pattern).into(),
             group: group.into(),
             rules: rules.into(),
-            // Whoever is to be cut off for being slow is cut off here, not the link.
+            // The node of a slow client disconnects it; the link stays open.
             policy: if policy == policy::DISCONNECT { policy::BLOCK } else { policy },
             flags: flags & (flag::LISTEN | flag::SINCE),
         });
@@ -409,7 +410,7 @@ impl Engine {
                     this.expressions -= usize::from(expression);
                     let before = this.cursors.len();
                     this.cursors.retain(|&(other, _), _| other != sub);
-                    // The driver gives something of its own to some of those that are not told to other nodes.
+                    // The driver delivers messages to some subscriptions that other nodes do not know.
                     if this.since.remove(&sub) || this.cursors.len() < before || scope == scope::LOCAL {
                         self.events.push(Event::Unsubscribe { conn, sub });
                     }
@@ -421,13 +422,13 @@ impl Engine {
         }
     }
 
-    /// Requests on this topic come as events.
+    /// Reports requests on this topic as events.
     pub fn internal(&mut self, text: &str) {
         let topic = self.topics.use_text(text);
         self.services.insert(topic, Service::Internal);
     }
 
-    /// The driver lets a SERVE through: claims the topic and queues its RESULT, which with WAIT is the driver's; the code.
+    /// Adds a service after the driver has accepted it, and returns the code. Queues its RESULT, unless WAIT is set.
     pub fn serve(&mut self, conn: u32, service: u32, number: u64, topic: &str, flags: u8) -> u16 {
         let code = match self.add_service(conn, service, topic, flags) {
             Ok(()) => {
@@ -457,7 +458,7 @@ impl Engine {
         }
         let checked = Self::may_serve(text, limits.topic)?;
         let topic = self.topics.use_text(checked);
-        let taken = scope != scope::LOCAL && self.taken_afar(topic, shared);
+        let taken = scope != scope::LOCAL && self.served_remotely(topic, shared);
         let service = match (self.services.get(&topic), shared) {
             (None, true) if !taken => Service::Shared(1),
             (Some(Service::Shared(count)), true) if !taken => Service::Shared(count + 1),
@@ -470,8 +471,8 @@ impl Engine {
         self.services.insert(topic, service);
         let (group, rules) = (Box::default(), Box::default());
         let flags = flags & (flag::SHARED | flag::ASKS);
-        let told = limits.links > 0 && scope != scope::LOCAL;
-        let want = told.then(|| Want { service: true, text: checked.into(), group, rules, policy: 0, flags });
+        let announced = limits.links > 0 && scope != scope::LOCAL;
+        let want = announced.then(|| Want { service: true, text: checked.into(), group, rules, policy: 0, flags });
         let interest = want.map_or(0, |want| self.interest.add(want, topic));
         if let Some(this) = self.conn(conn) {
             this.services.insert(id, Served { topic, shared, interest });
@@ -505,13 +506,13 @@ impl Engine {
         }
     }
 
-    /// Forgets a connection and everything that hangs on it.
+    /// Removes a connection with its subscriptions, services and requests.
     pub fn disconnect(&mut self, conn: u32) {
         self.release(conn);
         let Some(mut gone) = self.conns.get_mut(conn as usize).and_then(Option::take) else { return };
         self.free.push(conn);
         self.stats.closed += 1;
-        gone.count.dropped += self.forget_aside(gone.aside.take());
+        gone.count.dropped += self.count_deferred(gone.deferred.take());
         add(&mut self.stats.count, &gone.count);
         if self.links.contains(&conn) {
             add(&mut self.stats.linked, &gone.count);

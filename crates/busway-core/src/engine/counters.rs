@@ -1,13 +1,13 @@
-//! How much went through: totals of the engine, and those of one connection.
+//! Counters: totals of the engine, and those of a connection.
 
 use super::{Engine, Service};
 use crate::engine::connection::Counters;
 
-/// Totals over all connections, past ones included.
+/// Totals over all connections, including closed ones.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Stats {
     pub count: Counters,
-    /// Those of links that have ended.
+    /// The totals of closed links.
     pub linked: Counters,
     pub unroutable: u64,
     pub rejected: u64,
@@ -32,7 +32,7 @@ impl Engine {
         }
         let s = &self.stats;
         let outbox: usize = self.conns.iter().flatten().map(|conn| conn.outbox.bytes()).sum();
-        let aside: usize = self.conns.iter().flatten().map(|conn| conn.aside_bytes()).sum();
+        let deferred: usize = self.conns.iter().flatten().map(|conn| conn.aside_bytes()).sum();
         vec![
             ("connections", (self.conns.len() - self.free.len()) as u64),
             ("connections_opened", s.opened),
@@ -43,7 +43,7 @@ impl Engine {
             ("groups", self.group_names.len() as u64),
             ("pending", self.pending.len() as u64),
             ("outbox_bytes", outbox as u64),
-            ("aside_bytes", aside as u64),
+            ("aside_bytes", deferred as u64),
             ("slow_consumers", self.slow().count() as u64),
             ("messages_received", count.received),
             ("received_bytes", count.received_bytes),

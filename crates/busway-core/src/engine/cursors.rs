@@ -1,4 +1,4 @@
-//! Subscriptions that miss nothing of a stream: who of them is live and who is behind, and how a backlog is written.
+//! Stream subscriptions, which miss no message: which ones are live or behind, and how a backlog is written.
 
 use std::borrow::Cow;
 
@@ -11,18 +11,18 @@ use crate::log::record::records;
 use crate::matching::selection::Selection;
 use crate::wire::frame::{flag, kind, Writer};
 
-/// How far a backlog got.
+/// The progress of a backlog.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Replayed {
     pub next: u64,
-    /// The last record that was not written: only what comes behind it tells whether it is the last of the backlog.
+    /// The last record, not written yet: it is the last of the backlog unless another one follows.
     pub held: Option<Vec<u8>>,
-    /// It is live from now on.
+    /// The subscription is live from now on.
     pub live: bool,
 }
 
 impl Engine {
-    /// Those of a record's subscriptions that get it now. Others are behind, or are from now on.
+    /// The subscriptions of a record that get it now. The others are behind, or fall behind here.
     pub(super) fn current(&mut self, to: u32, place: (u32, u64), ids: &[u32]) -> Vec<u32> {
         let (stream, offset) = place;
         let whole = self.whole || stream < FAR;
@@ -30,7 +30,7 @@ impl Engine {
         let events = &mut self.events;
         let crowded = this.crowded;
         if let Some(peer) = this.peer.as_mut() {
-            // Those of another node read what they miss themselves, when they were told where that begins.
+            // Subscriptions of another node read missing records themselves, once they know the first missing offset.
             let missing = |sub: &u32| crowded && this.since.contains(sub);
             if ids.iter().any(missing) {
                 peer.behind.entry(stream).or_insert(offset);
@@ -38,10 +38,10 @@ impl Engine {
             return ids.iter().copied().filter(|sub| !missing(sub)).collect();
         }
         let now = |&sub: &u32| match this.cursors.get_mut(&(sub, stream)) {
-            // Whose it is on another node, and where to begin, is not known yet.
+            // For a remote stream, the owner and the offset to begin at are not known yet.
             None => stream < FAR || !this.since.contains(&sub),
             Some(cursor) if cursor.behind || !whole => false,
-            // It has read that already, from a copy: its node has just come to know that the copy is there.
+            // It has read the record from a mirror's copy, before its node knew of the copy.
             Some(cursor) if offset < cursor.next => false,
             Some(cursor) => {
                 if crowded || this.held.contains_key(&sub) {
@@ -54,7 +54,7 @@ impl Engine {
         ids.iter().copied().filter(now).collect()
     }
 
-    /// A link has room again: tells it what its subscriptions were not given that miss nothing.
+    /// Reports to a link with room the first records that its stream subscriptions missed.
     pub(super) fn tell_behind(&mut self, conn: u32) {
         let peer = self.conn(conn).and_then(|this| this.peer.as_mut());
         for (stream, offset) in peer.map(|peer| std::mem::take(&mut peer.behind)).unwrap_or_default() {
@@ -62,27 +62,27 @@ impl Engine {
         }
     }
 
-    /// The way to a stream of another node is lost: who was given it live is behind.
+    /// The route to a remote stream is lost: its live subscriptions fall behind.
     pub fn far_behind(&mut self, stream: u32) {
-        if let Some(far) = stream.checked_sub(FAR).and_then(|at| self.far_streams.get(at as usize)) {
+        if let Some(far) = stream.checked_sub(FAR).and_then(|at| self.remote_streams.get(at as usize)) {
             let done = far.done;
             self.all_behind(stream, done);
         }
     }
 
-    /// Below this offset everything was delivered to who subscribed.
+    /// All records below this offset were delivered to subscribers.
     pub fn delivered(&self, at: u32) -> u64 {
         self.streams.get(at as usize).and_then(Option::as_ref).map_or(0, |stream| stream.done)
     }
 
-    /// A subscription that misses nothing of a stream; it is behind until `replay` says that it isn't.
+    /// Adds a stream subscription. It is behind until `replay` makes it live.
     pub fn add_cursor(&mut self, conn: u32, sub: u32, stream: u32) {
         if let Some(this) = self.conn(conn) {
             this.cursors.insert((sub, stream), Cursor { behind: true, next: 0 });
         }
     }
 
-    /// Whether a backlog of this subscription may be written now.
+    /// True if a backlog of this subscription may be written now.
     pub fn has_room(&self, conn: u32, sub: u32) -> bool {
         let this = self.conns.get(conn as usize).and_then(Option::as_deref);
         this.is_some_and(|this| {
@@ -90,15 +90,15 @@ impl Engine {
         })
     }
 
-    /// The session whose messages a subscription does not want: its own, if it wants no echo.
+    /// The session whose messages a subscription excludes: its own with the flag `NO_ECHO`.
     fn unwanted(&self, conn: u32, sub: u32) -> Option<u64> {
         let this = self.conns.get(conn as usize).and_then(Option::as_deref)?;
         let key = *this.subs.get(&sub)?;
         (!self.index.get(key).echo).then_some(this.who.session)
     }
 
-    /// Gives a subscription what it asked for of a block of the log; `next` is the offset behind the block. `end` is for streams
-    /// of other nodes: whether that node had no more, so that what lies behind comes live.
+    /// Delivers the matching records of a block to a subscription; `next` is the offset after the block. `end` is for
+    /// remote streams: the owner had no more records, so later ones arrive live.
     pub fn replay(
         &mut self,
         to: (u32, u32, u32),
@@ -111,9 +111,9 @@ impl Engine {
         let mut held: Option<Cow<'_, [u8]>> = held.map(Cow::Owned);
         let mut asking = Asking::new(selection);
         let own = self.unwanted(conn, sub);
-        // What is safe and was not delivered yet comes live.
+        // Safe records that were not delivered yet will arrive live.
         let here = |stream: &Stream| stream.done;
-        let (done, live) = if let Some(far) = at.checked_sub(FAR).and_then(|at| self.far_streams.get(at as usize)) {
+        let (done, live) = if let Some(far) = at.checked_sub(FAR).and_then(|at| self.remote_streams.get(at as usize)) {
             (u64::MAX, end && next >= far.done)
         } else {
             let done = self.streams.get(at as usize).and_then(Option::as_deref).map_or(u64::MAX, here);
@@ -137,14 +137,15 @@ impl Engine {
                 self.write_record((conn, sub, at), &one, flag::REPLAY | flag::LAST, 0);
             }
             if let Some(cursor) = self.conn(conn).and_then(|this| this.cursors.get_mut(&(sub, at))) {
-                // Each has its own place: of two that read a copy one may be further, and nothing comes live to the other.
+                // Each subscription has its own position: of two that read a copy one may be further, and gets nothing
+                // live.
                 *cursor = Cursor { behind: false, next: next.min(done) };
             }
         }
         Replayed { next: next.min(done), held: held.map(Cow::into_owned), live }
     }
 
-    /// Hands these records of a block to the consumer of a channel; how many, and those that have expired or are not there.
+    /// Delivers records of a block to the consumer of a channel. Returns how many, and the expired or missing ones.
     pub fn hand_records(
         &mut self,
         to: (u32, u32, u32),
@@ -168,7 +169,7 @@ impl Engine {
         (count, left)
     }
 
-    /// Tells a client that a channel is gone.
+    /// Reports to a client that a channel has ended.
     pub fn tell_ended(&mut self, conn: u32, id: u32, code: u16, text: &str) {
         self.put(conn, |out| {
             Writer::new(out, kind::UNCHANNEL, 0).u16(code).u32(id).bytes(text.as_bytes()).end();
@@ -187,7 +188,7 @@ impl Engine {
         }
     }
 
-    /// Offsets that a subscription will never get.
+    /// Reports offsets that a subscription will never get.
     pub fn tell_gap(&mut self, conn: u32, sub: u32, stream: u32, from: u64, to: u64) {
         self.tell_stream(conn, stream);
         self.put(conn, |out| {

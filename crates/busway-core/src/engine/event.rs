@@ -1,6 +1,6 @@
-//! What the engine tells its driver.
+//! Events that the engine returns to its driver.
 
-/// What the driver has to do something about.
+/// Something that the driver must handle.
 #[derive(Debug)]
 pub enum Event {
     Hello {
@@ -17,10 +17,10 @@ pub enum Event {
         pattern: String,
         group: String,
         rules: Vec<u8>,
-        /// From where it wants stored messages, as `MessagePack`.
+        /// Where its stored messages begin, as `MessagePack`.
         since: Vec<u8>,
     },
-    /// There is room again in the outbox of a connection that is behind, or for which that was asked.
+    /// A connection that was behind, or for which the driver asked, has room in its outbox.
     Room(u32),
     Serve {
         conn: u32,
@@ -29,37 +29,37 @@ pub enum Event {
         topic: String,
         flags: u8,
     },
-    /// A shared service was given up.
+    /// A shared service has ended.
     Unserve {
         conn: u32,
         service: u32,
         topic: String,
     },
-    /// A message to be kept, or to be kept no longer.
+    /// A message to retain or to withdraw.
     Keep {
         conn: u32,
         topic: String,
         frame: Vec<u8>,
     },
-    /// A subscription fell behind on a stream, from this record on.
+    /// A subscription falls behind in a stream, from this record on.
     Behind {
         conn: u32,
         sub: u32,
         stream: u32,
         offset: u64,
     },
-    /// A record that is to be delivered later is safe.
+    /// A delayed record is safe.
     Later {
         stream: u32,
         due: i64,
         offset: u64,
     },
-    /// A subscription that misses nothing of streams has ended.
+    /// A stream subscription has ended.
     Unsubscribe {
         conn: u32,
         sub: u32,
     },
-    /// More of a stream is safe; for a stream that the driver follows.
+    /// `safe` of a followed stream has advanced.
     Stored(u32),
     /// Frames about channels: kind, id, number, the rest.
     Channel {
@@ -69,45 +69,45 @@ pub enum Event {
         number: u64,
         rest: Vec<u8>,
     },
-    /// What became of a message of the driver.
+    /// The result of storing a message of the driver.
     Own {
         ticket: u64,
         code: u16,
         text: String,
     },
-    /// Another node has let us in.
+    /// Another node has admitted us.
     Welcome {
         conn: u32,
         version: u16,
         map: Vec<u8>,
     },
-    /// Something that another node says, besides messages.
+    /// A control frame of another node.
     Node {
         conn: u32,
         kind: u16,
         number: u64,
         body: Vec<u8>,
     },
-    /// All that a new link is asked for is known.
+    /// A new link has announced all its interest.
     Synced(u32),
-    /// A node has handled what was sent to it before the PING.
+    /// The node has processed everything before the PING.
     Pong {
         conn: u32,
         token: u64,
     },
-    /// A topic is served by two who both want to be the only one; the other one is behind this link.
+    /// Two exclusive services have the same topic; the other one is behind this link.
     Conflict {
         conn: u32,
         topic: String,
     },
-    /// A node has somebody who shares in a service.
+    /// A provider of a shared service is behind a link.
     Provider {
         conn: u32,
         service: u32,
         topic: String,
         flags: u8,
     },
-    /// Another node asks whether somebody here would take a call.
+    /// Another node asks whether a provider here is willing to take a call.
     Ask {
         conn: u32,
         number: u64,
@@ -120,15 +120,15 @@ pub enum Event {
         number: u64,
         topic: String,
         frame: Vec<u8>,
-        /// Of another node.
+        /// It is from another node.
         far: bool,
     },
-    /// Who asked a shared service no longer waits.
+    /// The requester of a shared service no longer waits.
     Cancel {
         conn: u32,
         number: u64,
     },
-    /// The answer to an ASK.
+    /// The answer to an ASK frame.
     Accept {
         conn: u32,
         call: u64,
@@ -147,26 +147,26 @@ pub enum Event {
         topic: String,
         payload: Vec<u8>,
     },
-    /// The peer says goodbye.
+    /// The peer closes the connection.
     Close {
         conn: u32,
         code: u16,
         text: String,
     },
-    /// The peer broke the rules; CLOSE is queued.
+    /// The peer has violated the protocol; CLOSE is queued.
     Fail {
         conn: u32,
         code: u16,
         text: String,
     },
-    /// It waits for somebody slow: let time pass.
+    /// The connection waits for a slow one: call tick.
     Wait(u32),
     /// Read again; only its publishes wait.
     Read(u32),
-    /// Read no more from it,
+    /// Read no more from it, until `Resume`.
     Pause(u32),
-    /// go on with `resume` and read again.
+    /// Call `resume`, and read again.
     Resume(u32),
-    /// Comparing with regular expressions took long: read no more from it, let others have their turn, then go on as above.
+    /// Matching regular expressions took long: stop reading, process other connections, then do as for `Resume`.
     Yield(u32),
 }

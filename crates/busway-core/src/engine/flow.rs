@@ -1,16 +1,17 @@
-//! Crowded outboxes and held subscriptions: who waits and when waiting ends, what is dropped. Also the way of output to
-//! the driver.
+//! Flow control: crowded outboxes and held subscriptions, blocked publishers, and dropped messages. It also returns the
+//! output to the driver.
 //!
-//! An outbox is crowded from `Limits::mark` on: `block` holds publishers up there, long before it is full, so that a fast
-//! publisher doesn't drive all its subscribers to their limit. It is full at its limit, where the other policies drop.
-//! A subscription is held when its client has no room for it; the rest of the connection goes on.
+//! An outbox is crowded from `Limits::mark` on: there `block` stops publishers, long before the outbox is full, so that
+//! a fast publisher does not fill the outboxes of all its subscribers. It is full at its limit, where the other
+//! policies drop. A subscription is held when its client has no room for it; other subscriptions of the connection
+//! continue.
 
 use super::{Engine, Event};
 use crate::engine::connection::{Connection, Hold, State};
 use crate::matching::route::{Member, Route};
 use crate::wire::frame::{code, policy, Fault};
 
-/// Bytes of what the driver hands over that may wait in an outbox, so that live messages don't wait for it.
+/// Bytes of a backlog that may wait in an outbox, so that live messages need not wait for long.
 pub const PORTION: usize = 256 << 10;
 
 impl Engine {
@@ -28,7 +29,7 @@ impl Engine {
         if crowded {
             self.mark_crowded(conn);
         }
-        // Answers can't be dropped: a client that asks and never reads is cut off.
+        // Answers can't be dropped: a client that requests and never reads is disconnected.
         if before > 2 * limit {
             self.fail(conn, &Fault::new(code::SLOW_CONSUMER, "answers are asked for and never read"));
         }
@@ -51,9 +52,8 @@ impl Engine {
         }
     }
 
-    /// A connection that must have room before a message of this route may pass. Nobody waits for a full subscription of
-    /// its own: who should empty it, may be the one who publishes.
-    /// A subscription that misses nothing of the message's stream falls behind instead.
+    /// The connection that must have room before a message of this route may pass. A client does not wait for its own
+    /// full subscription, which it may have to empty itself. A stream subscription falls behind instead.
     pub(super) fn obstacle(&self, from: u32, route: &Route, stream: Option<u32>) -> Option<(u32, bool)> {
         let open = |to: u32| self.conns.get(to as usize).and_then(Option::as_ref).filter(|to| to.state == State::Open);
         let holds = |to: u32, policy: u8, ids: &[u32]| {
@@ -75,7 +75,7 @@ impl Engine {
         });
         alone.or_else(|| {
             let free = |m: &&Member| open(m.conn).is_some_and(|this| !this.crowded && !this.held.contains_key(&m.id));
-            // A group holds up only when nobody in it has room.
+            // A group blocks only if no member has room.
             route.teams.iter().find_map(|team| {
                 let mut members = team.members.iter().filter(|m| wants(m.conn, m.echo));
                 if members.clone().any(|m| free(&m)) {
@@ -101,12 +101,12 @@ impl Engine {
         if let Some(this) = self.conn(conn) {
             let new = Hold { policy, taken, since: None, idle: None, silent: false, stuck: false };
             let hold = this.held.entry(sub).or_insert(new);
-            // Heard of, but a consumer that takes nothing is still the same.
+            // It was reported again, but its consumer is still idle.
             *hold = if hold.taken == taken { Hold { since: None, silent: false, ..*hold } } else { new };
         }
     }
 
-    /// A subscription is held no more.
+    /// Ends the hold of a subscription.
     pub(super) fn let_go(&mut self, conn: u32, sub: u32) {
         let Some(this) = self.conn(conn) else { return };
         if this.held.remove(&sub).is_none() {
@@ -119,11 +119,11 @@ impl Engine {
         self.tell_room(conn);
     }
 
-    /// Those of a delivery's subscriptions that can be served although some of the connection are held.
+    /// The subscriptions of a delivery that are not held, if others of the connection are.
     pub(super) fn unheld(&mut self, own: bool, to: u32, ids: &[u32], stored: bool) -> Vec<u32> {
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return Vec::new() };
         let own = |hold: &Hold| own && hold.blocks();
-        // Who misses nothing of another node falls behind there.
+        // A stream subscription of another node falls behind there.
         let free = |id: &u32| stored && this.peer.is_some() && this.since.contains(id);
         let (held, open): (Vec<u32>, Vec<u32>) =
             ids.iter().partition(|id| this.held.get(id).is_some_and(|hold| !own(hold)) && !free(id));
@@ -141,7 +141,7 @@ impl Engine {
         open
     }
 
-    /// Lets a connection wait until `slow` has room; if that may last, what it publishes is set aside.
+    /// Blocks a connection until `slow` has room; if that may take long, its publishes are set aside.
     pub(super) fn block(&mut self, conn: u32, slow: u32, lasts: bool) {
         let late = self.late;
         if let Some(this) = self.conn(slow) {
@@ -150,15 +150,15 @@ impl Engine {
         if let Some(this) = self.conn(conn) {
             this.blocked_by = Some(slow);
             if lasts && !late {
-                this.aside = Some(Box::default());
+                this.deferred = Some(Box::default());
             }
             let read = lasts || late;
             self.events.push(if read { Event::Wait(conn) } else { Event::Pause(conn) });
         }
     }
 
-    /// Stops a connection that made much work, until everybody else had a turn.
-    pub(super) fn let_others(&mut self, conn: u32) {
+    /// Stops a connection that caused much work, until other connections were processed.
+    pub(super) fn yield_to_others(&mut self, conn: u32) {
         self.index.expressions.steps = 0;
         if let Some(this) = self.conn(conn) {
             this.blocked_by = Some(conn);
@@ -166,23 +166,23 @@ impl Engine {
         }
     }
 
-    /// Lets those go on who wait for this connection.
+    /// Resumes the connections that this connection blocks.
     pub(super) fn release(&mut self, conn: u32) {
         let Some(this) = self.conn(conn) else { return };
         for waiter in std::mem::take(&mut this.waiters) {
             if self.conn(waiter).is_some_and(|waiter| waiter.blocked_by == Some(conn)) {
                 self.events.push(Event::Resume(waiter));
             }
-            self.say_room(waiter, conn);
+            self.send_room(waiter, conn);
         }
     }
 
-    /// For a message to a crowded connection: whether it may still be appended.
+    /// Makes room for a message to a crowded connection. Returns whether it may be appended.
     pub(super) fn make_room(&mut self, to: u32, ids: &[u32], policy: u8, far: bool) -> bool {
         let limit = self.limits.outbox;
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return false };
         match policy {
-            // A node that goes on although it was told to wait is dropped from in the end.
+            // If a node ignores HOLD, its messages are dropped in the end.
             policy::BLOCK if !(this.stuck || far && this.outbox.bytes() >= 2 * limit) => return true,
             policy::BLOCK => {}
             _ if this.outbox.bytes() < limit => return true,
@@ -204,7 +204,7 @@ impl Engine {
         false
     }
 
-    /// The transport can take no more, or can again.
+    /// The transport accepts no more output, or does again.
     pub fn set_writable(&mut self, conn: u32, yes: bool) {
         let Some(this) = self.conn(conn) else { return };
         this.writable = yes;
@@ -213,7 +213,7 @@ impl Engine {
         }
     }
 
-    /// The next bytes to write, and to whom.
+    /// The next bytes to write, and their connection.
     pub fn next_output(&mut self) -> Option<(u32, Vec<u8>)> {
         self.tell_interest();
         loop {
@@ -243,11 +243,12 @@ impl Engine {
         }
     }
 
-    /// The driver has more for a connection, or for one of its subscriptions, than should wait there: it is told when there is room.
+    /// The driver has more for a connection or one of its subscriptions than may wait there: it gets an event when
+    /// there is room.
     pub fn want_room(&mut self, conn: u32, sub: Option<u32>) {
         let Some(this) = self.conn(conn) else { return };
         this.wants_room = true;
-        // Of one that takes nothing now it is told when that changes: at once, it would ask again at once.
+        // For a subscription without room, report only the change, since the driver would ask again at once.
         if sub.is_none_or(|sub| this.state == State::Open && !this.held.contains_key(&sub)) {
             self.tell_room(conn);
         }
@@ -264,19 +265,19 @@ impl Engine {
         }
     }
 
-    /// Whether anybody waits for a crowded connection, so that time matters.
+    /// True if a connection is blocked by a crowded one, so that `tick` must be called.
     pub fn has_blocked(&self) -> bool {
         self.slow().any(|conn| self.conns[conn as usize].as_ref().is_some_and(|this| !this.waiters.is_empty()))
     }
 
-    /// Connections that may hold others up.
+    /// Connections that may block others.
     pub(super) fn slow(&self) -> impl Iterator<Item = u32> + '_ {
         let held = self.holding.iter().filter(|conn| !self.crowded.contains(conn));
         self.crowded.iter().chain(held).copied()
     }
 
-    /// Lets time pass: a crowded connection that made no progress for the stall time holds nobody up any more, nor does a
-    /// held subscription that was not heard of for so long.
+    /// Sets the time: a crowded connection without progress for the stall time blocks no longer, nor does a held
+    /// subscription without a HOLD for that time.
     pub fn tick(&mut self, now: u64) {
         self.now = now;
         let (stall, patience) = (self.limits.stall, self.limits.patience);
@@ -296,6 +297,6 @@ impl Engine {
             }
         }
         self.read_on();
-        self.say_again();
+        self.repeat_hold();
     }
 }

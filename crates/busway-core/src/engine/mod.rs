@@ -1,10 +1,10 @@
-//! The broker's engine: every connection, subscription and service, and the way of a message between them.
+//! The broker's engine: all connections, subscriptions and services, and the routing of messages between them.
 //!
-//! A driver gives it bytes with `feed` and takes bytes with `next_output`. Frames that need a decision (HELLO, SUBSCRIBE,
-//! SERVE) come back as events and hold up their connection until they are answered; everything else is done here.
-//! `publish` delivers a message, `streams` and `cursors` store and read one, `requests` carries requests and pushes,
-//! `retained` posts and pins, `flow` limits publishers of full outboxes, and `deferred` keeps what those publishers sent
-//! meanwhile. Other nodes are connections, too: `links`.
+//! A driver feeds it bytes with `feed` and gets bytes from `next_output`. Frames that need a decision (HELLO,
+//! SUBSCRIBE, SERVE) are returned as events, and block their connection until the driver answers; the engine handles
+//! all others. `publish` delivers messages, `streams` and `cursors` store and read them, `requests` forwards requests
+//! and pushes, `retained` handles posts and pins, `flow` blocks publishers of full outboxes, and `deferred` sets their
+//! publishes aside. `links` are the connections to other nodes.
 
 pub(crate) mod connection;
 mod control;
@@ -28,7 +28,7 @@ use self::streams::Stream;
 use crate::engine::connection::{Connection, Role, State};
 pub use crate::engine::counters::Stats;
 use crate::engine::links::interest::Interest;
-use crate::engine::links::requests::Afar;
+use crate::engine::links::requests::RemoteService;
 use crate::engine::outbox::Pool;
 use crate::engine::pending::Table;
 use crate::matching::index::{Index, Subscription};
@@ -45,27 +45,27 @@ pub struct Limits {
     pub topic: usize,
     pub fields: usize,
     pub subscriptions: usize,
-    /// Those of them that are regular expressions.
+    /// The maximum number of regular expressions among them.
     pub expressions: usize,
     pub outbox: usize,
     pub topics: usize,
     pub senders: usize,
     pub pending: usize,
-    /// What another node may ask for, in all; 0: there are no other nodes.
+    /// The maximum interest of another node; 0: there are no other nodes.
     pub links: usize,
-    /// How long a consumer may take nothing before nobody waits for it, in milliseconds.
+    /// How long a consumer may take nothing before it blocks no publisher, in milliseconds.
     pub patience: u64,
     /// How long a crowded connection may make no progress before `block` drops, in milliseconds.
     pub stall: u64,
 }
 
 impl Limits {
-    /// Bytes in an outbox from which on `block` holds publishers up.
+    /// Bytes in an outbox from which on `block` blocks publishers.
     fn mark(&self) -> usize {
         self.outbox.min(1 << 20)
     }
 
-    /// Bytes in an outbox up to which the driver may add of a backlog.
+    /// Bytes in an outbox up to which the driver may add parts of a backlog.
     fn portion(&self) -> usize {
         self.outbox.min(flow::PORTION)
     }
@@ -79,7 +79,7 @@ enum Service {
         id: u32,
         scope: u8,
     },
-    /// So many serve it; who they are, the driver knows.
+    /// The number of providers, which the driver knows.
     Shared(u32),
 }
 
@@ -118,45 +118,45 @@ pub struct Engine {
     ready: Vec<u32>,
     /// Connections whose outbox is crowded.
     crowded: Vec<u32>,
-    /// Connections with subscriptions that their client has no room for.
+    /// Connections with subscriptions without room at the client.
     holding: Vec<u32>,
     events: Vec<Event>,
     now: u64,
     beat: u32,
-    /// What was set aside is being handled.
+    /// Publishes that were set aside are being processed.
     late: bool,
     pub stats: Stats,
-    /// Ids of one delivery, put together.
+    /// The merged ids of a delivery.
     scratch: Vec<u32>,
-    /// Those who want one message, and the way to them.
+    /// The subscriptions for one message, and the route to them.
     wanted: Vec<Subscription>,
     narrowed: Box<Route>,
-    /// Fields that every message gets.
+    /// Fields that are added to every message.
     pub defaults: Vec<Pair>,
     streams: Vec<Option<Box<Stream>>>,
-    /// What a client is told of each stream: the broker's guid and its name.
+    /// The guid of the broker and the name of each stream, as clients get them.
     stream_names: Vec<Box<[u8]>>,
-    /// By the same numbers, how safe stored messages are, as STREAM has it; 0: unknown.
+    /// The safety level of each stream, as in STREAM; 0: unknown.
     levels: Vec<u16>,
-    /// Streams with records that were not handed to their writer.
+    /// Streams with records that were not passed to their writer.
     touched: Vec<u32>,
     /// UTC, nanoseconds since 1970; the driver sets it when there are streams.
     pub clock: i64,
-    /// What other nodes are told.
+    /// The interest that other nodes know.
     interest: Interest,
     /// Connections that are links.
     links: Vec<u32>,
     /// Services of other nodes.
-    afar: FxHashMap<u32, Vec<Afar>>,
-    /// Groups that one message of a link is for.
+    remote_services: FxHashMap<u32, Vec<RemoteService>>,
+    /// Groups in a message of a link.
     named: Vec<u32>,
-    /// How many clients of other nodes were given numbers.
-    strangers: u32,
-    /// What a client is told of the streams of other nodes.
-    far_streams: Vec<streams::FarStream>,
-    /// Whether the record of a link that is at hand is also for those who miss nothing.
+    /// How many clients of other nodes have numbers.
+    remote_clients: u32,
+    /// The remote streams, as clients get them.
+    remote_streams: Vec<streams::RemoteStream>,
+    /// True if the current record of a link is also for stream subscriptions.
     whole: bool,
-    /// The longest frame that every node we were linked with takes.
+    /// The longest frame that all nodes accepted that were ever linked.
     shortest: usize,
 }
 
@@ -195,10 +195,10 @@ impl Engine {
             clock: 0,
             interest: Interest::default(),
             links: Vec::new(),
-            afar: FxHashMap::default(),
+            remote_services: FxHashMap::default(),
             named: Vec::new(),
-            strangers: 0,
-            far_streams: Vec::new(),
+            remote_clients: 0,
+            remote_streams: Vec::new(),
             whole: true,
             shortest: usize::MAX,
         }
@@ -228,14 +228,15 @@ impl Engine {
         self.conns.len() as u32 - 1
     }
 
-    /// Handles every frame of `data`.
+    /// Processes all frames of `data`.
     pub fn feed(&mut self, conn: u32, data: &[u8]) {
         let beat = self.beat;
         let Some(this) = self.conn(conn) else { return };
         this.heard = beat;
         this.count.received_bytes += data.len() as u64;
-        let aside = this.aside.as_ref().is_some_and(|aside| !aside.is_full()) && this.blocked_by != Some(conn);
-        let stopped = this.blocked_by.is_some() && !aside;
+        let deferred =
+            this.deferred.as_ref().is_some_and(|deferred| !deferred.is_full()) && this.blocked_by != Some(conn);
+        let stopped = this.blocked_by.is_some() && !deferred;
         if this.waiting || stopped {
             this.splitter.hold(data);
             return;
@@ -244,13 +245,13 @@ impl Engine {
         self.flush_streams();
     }
 
-    /// Goes on with what a connection had sent when it was stopped.
+    /// Continues with the data of a connection that was stopped.
     pub fn resume(&mut self, conn: u32) {
         let Some(this) = self.conn(conn) else { return };
         if !this.waiting {
             this.blocked_by = None;
             this.waited = false;
-            // A message that is to be kept may have gone to the driver meanwhile.
+            // A message to retain may have been passed to the driver in the meantime.
             if self.catch_up(conn) && self.conn(conn).is_some_and(|this| !this.waiting) {
                 self.run(conn, None);
             }
@@ -269,7 +270,7 @@ impl Engine {
             let (flow, used) = self.frame(conn, data, size)?;
             let stop = flow == Flow::Go && self.index.expressions.steps >= ENOUGH;
             if stop {
-                self.let_others(conn);
+                self.yield_to_others(conn);
             }
             Ok((if stop { Flow::Stop } else { flow }, used))
         };
@@ -287,13 +288,14 @@ impl Engine {
         }
     }
 
-    /// Handles the frame of this size that `data` begins with, and publishes on the same topic behind it; how far it got.
+    /// Processes the frame at the start of `data`, and publishes on the same topic after it. Returns the processed
+    /// bytes.
     fn frame(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
         let frame = &data[..size];
         let Some(this) = self.conns.get(conn as usize).and_then(Option::as_ref) else { return Ok((Flow::Go, size)) };
         let flow = match this.state {
             State::Open if this.role != Role::Client => return self.link_frame(conn, data, size),
-            // What is kept is kept as it came: the driver adds the server's fields.
+            // A retained message is kept unchanged; the driver adds the server's fields.
             State::Open
                 if !self.defaults.is_empty()
                     && (kind::PUBLISH..=kind::REQUEST).contains(&frame[4])
@@ -305,13 +307,13 @@ impl Engine {
             State::Open => self.other(conn, frame)?,
             State::New => self.hello(conn, frame)?,
             State::Dialled => self.welcomed(conn, frame)?,
-            // What comes after a fault or a goodbye is not looked at.
+            // Ignore everything after a fault or a close.
             State::Greeted | State::Closing => Flow::Go,
         };
         Ok((flow, size))
     }
 
-    /// Ends a connection for what its peer did.
+    /// Ends a connection because of a protocol error of its peer.
     pub fn fail(&mut self, conn: u32, fault: &Fault) {
         if self.state(conn).is_none_or(|state| state == State::Closing) {
             return;
@@ -321,7 +323,7 @@ impl Engine {
         self.events.push(Event::Fail { conn, code: fault.code, text: fault.text.clone() });
     }
 
-    /// Queues CLOSE; from now on nothing of the connection is handled and nothing delivered to it.
+    /// Queues CLOSE. From now on the engine processes nothing of the connection and delivers nothing to it.
     pub fn close(&mut self, conn: u32, code: u16, text: &str) {
         let Some(this) = self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut) else { return };
         if this.state == State::Closing {
@@ -339,7 +341,7 @@ impl Engine {
         std::mem::take(&mut self.events)
     }
 
-    /// Time in beats, for `idle`.
+    /// Advances the clock of `idle` by one beat.
     pub fn pass_beat(&mut self) {
         self.beat = self.beat.wrapping_add(1);
     }

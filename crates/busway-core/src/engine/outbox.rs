@@ -1,28 +1,28 @@
-//! What waits to be sent to one connection: whole frames in segments, bounded by its owner, with an exact account of
-//! what was dropped.
+//! The outbox of a connection: complete frames in segments, limited by its owner, with a count of dropped messages per
+//! subscription.
 //!
-//! Segments come from a pool, since fresh memory for every write costs more than filling it.
+//! Segments come from a pool, since allocating memory for every write costs more than filling it.
 
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
 use crate::wire::frame::{flag, kind, Writer};
 
-/// Size that a segment does not pass, unless one frame alone is larger.
+/// The maximum size of a segment, unless a single frame is larger.
 const SEGMENT: usize = 128 << 10;
 const POOLED: usize = 16;
 
-/// Buffers that were used and can be again.
+/// Used buffers that can be reused.
 #[derive(Debug, Default)]
 pub struct Pool(Vec<Vec<u8>>);
 
 impl Pool {
-    /// A used buffer, or a new one of this capacity.
+    /// A used buffer, or a new one with this capacity.
     pub fn get(&mut self, capacity: usize) -> Vec<u8> {
         self.0.pop().unwrap_or_else(|| Vec::with_capacity(capacity))
     }
 
-    /// Takes over the buffers of another pool when it has none of its own.
+    /// Takes the buffers of another pool if this one is empty.
     pub fn refill(&mut self, other: &mut Self) {
         if self.0.is_empty() {
             std::mem::swap(&mut self.0, &mut other.0);
@@ -30,7 +30,7 @@ impl Pool {
     }
 
     pub fn put(&mut self, mut buffer: Vec<u8>) {
-        // Small ones are cheap to make, huge ones too dear to keep.
+        // Small buffers are cheap to allocate, and huge ones too large to keep.
         if self.0.len() < POOLED && (SEGMENT / 2..=2 * SEGMENT).contains(&buffer.capacity()) {
             buffer.clear();
             self.0.push(buffer);
@@ -44,13 +44,13 @@ type Account = FxHashMap<u32, u64>;
 #[derive(Debug, Default)]
 pub struct Outbox {
     segments: VecDeque<Vec<u8>>,
-    /// How much of the first segment was dropped or is kept apart.
+    /// How much of the first segment was dropped or moved to `kept`.
     head: usize,
     bytes: usize,
-    /// Dropped from the front: told before the first segment, after the frames that were kept of the dropped ones.
+    /// Dropped from the front: reported before the first segment, after the frames that were kept of dropped segments.
     front: Account,
     kept: Vec<u8>,
-    /// Dropped at the end: told before the next message.
+    /// Dropped at the end: reported before the next message.
     back: Account,
 }
 
@@ -77,7 +77,7 @@ impl Outbox {
     #[inline]
     pub fn push(&mut self, pool: &mut Pool, size: usize, write: impl FnOnce(&mut Vec<u8>)) {
         if self.segments.back().is_none_or(|last| last.len() + size > SEGMENT) {
-            // One that begins small may stay small; what follows a full one will be full.
+            // A first segment may stay small; the one after a full segment will be full.
             let most = if self.segments.is_empty() { 0 } else { SEGMENT.max(size) };
             self.segments.push_back(pool.get(most));
         }
@@ -91,19 +91,19 @@ impl Outbox {
         }
     }
 
-    /// Counts a message that was not taken for these subscriptions.
+    /// Counts a message that was not accepted for these subscriptions.
     pub fn miss(&mut self, subs: &[u32]) {
         for &sub in subs {
             count(&mut self.back, sub);
         }
     }
 
-    /// Counts messages that were dropped before they came here.
+    /// Counts messages that were dropped before they reached this outbox.
     pub fn miss_many(&mut self, sub: u32, count: u64) {
         *self.back.entry(sub).or_default() += count;
     }
 
-    /// Drops the oldest messages that may be dropped until less than `limit` bytes are left; how many.
+    /// Drops the oldest droppable messages until less than `limit` bytes are left. Returns how many.
     pub fn drop_oldest(&mut self, pool: &mut Pool, limit: usize) -> u64 {
         let mut dropped = 0;
         while self.bytes >= limit {
@@ -129,7 +129,7 @@ impl Outbox {
             } else {
                 let before = self.kept.len();
                 if message {
-                    // It may be for a subscription that lost messages before it.
+                    // The frame may be for a subscription that lost messages before it.
                     tell(&mut self.front, &mut self.kept);
                 }
                 self.bytes += self.kept.len() - before;

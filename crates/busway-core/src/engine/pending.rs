@@ -1,4 +1,4 @@
-//! Requests and pushes that wait for somebody's answer.
+//! Requests and pushes that wait for an answer.
 
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ pub enum Pending {
         origin: u32,
         number: u64,
         server: u32,
-        /// Who asked wants to know who replies.
+        /// The requester wants the name of the provider.
         gather: bool,
     },
     Offer {
@@ -25,7 +25,7 @@ pub enum Pending {
         body: Box<[u8]>,
         /// Connections that refused or ended.
         tried: Vec<u32>,
-        /// One of them had no room.
+        /// A connection had no room.
         full: bool,
         /// The client of the node that is the origin.
         who: Option<Arc<Who>>,
@@ -69,7 +69,7 @@ impl Table {
         self.open.insert(id, pending);
     }
 
-    /// Takes it out if it awaits the answer of `conn`.
+    /// Removes it if it awaits the answer of `conn`.
     pub fn answered(&mut self, id: u64, conn: u32) -> Option<Pending> {
         if self.open.get(&id)?.awaited() != conn {
             return None;

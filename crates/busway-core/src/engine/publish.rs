@@ -1,4 +1,4 @@
-//! The way of a published message: which topic, who matches, one copy into each outbox.
+//! Publishing: finds the topic and the matching subscriptions, and writes one copy into each outbox.
 
 use super::Engine;
 use crate::engine::connection::{Named, State, Who};
@@ -12,22 +12,22 @@ use crate::wire::frame::{code, flag, kind, policy, scope, Body, Checked, Fault, 
 use crate::wire::slots::Slot;
 use crate::wire::splitter::Flow;
 
-/// The flags of messages that live longer than until they are delivered.
+/// The flags of retained messages.
 pub(super) const LIVES: u8 = flag::POST | flag::PIN | flag::UNKEEP;
 
-/// What a record may have beyond the message that was stored.
+/// The size of a record beyond the message that was stored.
 const MORE: usize = 128 << 10;
 
-/// A message on its way, seen from its frame.
+/// A message that is being delivered, as a view of its frame.
 #[derive(Clone, Copy)]
 pub(super) struct Passing<'a> {
     pub kind: u8,
     pub flags: u8,
     pub topic: u32,
-    /// Number of the offer or call.
+    /// The number of the offer or call.
     pub answer: Option<u64>,
     pub body: &'a [u8],
-    /// Stream and offset of a stored one.
+    /// Stream and offset of a stored message.
     pub place: Option<(u32, u64)>,
     pub scope: u8,
 }
@@ -38,11 +38,11 @@ impl<'a> Passing<'a> {
     }
 }
 
-/// Who a message comes from.
+/// The sender of a message.
 #[derive(Clone, Copy)]
 pub(super) enum From<'a> {
     Conn(u32),
-    /// Somebody who may be gone: the number, session and name it had as a client.
+    /// A client that may be disconnected: its number, session and name.
     Kept(u32, u64, &'a str),
     /// A client of another node.
     Far(&'a Who),
@@ -62,14 +62,14 @@ pub(super) fn u32_at(frame: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]])
 }
 
-/// How many plain publishes on the topic of `first` are whole at the beginning of `rest`, and their bytes; as deliveries
-/// with one id they must fit into `room`.
+/// The number of complete plain publishes on the topic of `first` at the start of `rest`, and their bytes; as
+/// deliveries with one id they must fit into `room`.
 fn same(first: &[u8], rest: &[u8], limit: usize, room: usize) -> (usize, u64) {
     let (mut at, mut count, mut total) = (0, 0, 0);
     while let Some(head) = rest.get(at..at + HEAD) {
         let size = u32_at(head, 0) as usize + 4;
         total += size + 4;
-        // The first is a plain one for everybody, so that the kind, the flags, the scope and the topic are the same.
+        // The first one is plain and has no scope, so kind, flags, scope and topic must be equal.
         let plain = head[4..12] == first[4..12];
         if !plain || size < HEAD + 16 || size > limit || size > rest.len() - at || total > room {
             break;
@@ -80,7 +80,7 @@ fn same(first: &[u8], rest: &[u8], limit: usize, room: usize) -> (usize, u64) {
     (at, count)
 }
 
-/// The number of a message whose frame is known to be long enough.
+/// The number of a message, whose frame must be long enough.
 pub(super) fn number_of(frame: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&frame[HEAD + 8..HEAD + 16]);
@@ -88,7 +88,7 @@ pub(super) fn number_of(frame: &[u8]) -> u64 {
 }
 
 impl Engine {
-    /// Checks the parts of PUBLISH, PUSH and REQUEST that they share; the topic, or None when it was refused.
+    /// Checks the common parts of PUBLISH, PUSH and REQUEST. Returns the topic, or None if it was refused.
     #[inline]
     pub(super) fn admit(&mut self, conn: u32, frame: &[u8], allowed: u8) -> Checked<Result<u32, Fault>> {
         let flags = frame[5];
@@ -124,12 +124,12 @@ impl Engine {
 
     pub(super) fn publish(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
         let frame = &data[..size];
-        if self.set_aside(conn, frame) {
+        if self.defer(conn, frame) {
             return Ok((Flow::Go, size));
         }
         let allowed = match frame[5] & (flag::DURABLE | flag::TIMES) {
             0 => flag::FIELDS | flag::CONFIRM | LIVES,
-            // Stored messages are answered anyway and are never kept; times are theirs alone.
+            // Stored messages are always answered and never retained; only they have times.
             flag::TIMES => return Err(Fault::protocol("times of a message that is not stored")),
             _ => flag::FIELDS | flag::DURABLE | flag::TIMES,
         };
@@ -170,12 +170,12 @@ impl Engine {
             if let Some((slow, held)) = self.obstacle(conn, narrowed.as_ref().unwrap_or(&route), stream) {
                 self.widen(topic, route, narrowed);
                 if let Some(this) = self.conn(conn) {
-                    // Looked at again, so not counted twice.
+                    // Processed again, so not counted twice.
                     this.count.received -= 1;
                 }
                 self.block(conn, slow, held);
-                let aside = !self.late && self.set_aside(conn, frame);
-                return Ok(if aside { (Flow::Go, size) } else { (Flow::Wait, 0) });
+                let deferred = !self.late && self.defer(conn, frame);
+                return Ok(if deferred { (Flow::Go, size) } else { (Flow::Wait, 0) });
             }
         }
         if durable {
@@ -195,7 +195,7 @@ impl Engine {
         Ok((Flow::Go, size + more))
     }
 
-    /// The way of this message alone, if some of those who may get it have rules. `widen` gives everything back.
+    /// Selects the receivers of this message by rules and scope. `widen` returns the buffers.
     pub(super) fn narrow(&mut self, from: From, passing: &Passing, route: &Route) -> Option<Box<Route>> {
         let Some(choice) = route.choice.as_ref() else {
             return if passing.scope == scope::GLOBAL { None } else { Some(self.within(passing.scope, route)) };
@@ -217,7 +217,7 @@ impl Engine {
         Some(self.narrowed_to(wanted, asked))
     }
 
-    /// The way to these.
+    /// Builds the route to these subscriptions.
     pub(super) fn narrowed_to(&mut self, mut wanted: Vec<Subscription>, asked: Asked) -> Box<Route> {
         self.stats.rule_errors += asked.errors;
         self.index.expressions.steps += asked.steps;
@@ -235,7 +235,7 @@ impl Engine {
         }
     }
 
-    /// Handles a message with the fields that the server adds to each.
+    /// Processes a message with the fields that the server adds.
     pub(super) fn dress(&mut self, conn: u32, frame: &[u8]) -> Checked<(Flow, usize)> {
         let sound = frame.get(HEAD..).map_or_else(|| Body::of(&[], 0), |body| Body::of(body, frame[5]));
         let merged = sound.and_then(|body| merge(&Fields::read(body.fields)?, &self.defaults).map(|new| (new, body)));
@@ -248,7 +248,7 @@ impl Engine {
         }
         let flow = match (merged, frame[4]) {
             (Err(fault), _) if fault.code == code::PROTOCOL => return Err(fault),
-            // No fields, or too many with those of the server.
+            // The fields are invalid, or too many with those of the server.
             (Err(fault), kind::REQUEST) => {
                 self.reply_error(conn, number_of(frame), &fault);
                 Flow::Go
@@ -263,8 +263,8 @@ impl Engine {
         Ok((flow, if flow == Flow::Wait { 0 } else { frame.len() }))
     }
 
-    /// Handles the plain publishes on the same topic that come right behind one, if nothing about their way needs another
-    /// look: the same receivers, all with room, all told of topic and sender. How many bytes that was.
+    /// Processes plain publishes on the same topic after the first one, if the receivers are the same, have room, and
+    /// know topic and sender. Returns the processed bytes.
     fn follow(&mut self, from: u32, topic: u32, first: &[u8], rest: &[u8], route: &Route) -> usize {
         if route.overlap || !route.teams.is_empty() {
             return 0;
@@ -273,11 +273,11 @@ impl Engine {
         let (mark, mut room, mut limit) = (self.limits.mark(), usize::MAX, self.limits.frame);
         for target in &route.targets {
             let Some(this) = self.conns[target.conn as usize].as_deref() else { return 0 };
-            let told = this.topics_out.is(target.slot, &topic)
+            let known = this.topics_out.is(target.slot, &topic)
                 && this.last_sender.0 == client
                 && this.senders_out.is(this.last_sender.1, &client);
             let alone = target.to - target.from == 1 && !(target.picky && target.conn == from);
-            if !told || !alone || this.crowded || !this.held.is_empty() || this.state != State::Open {
+            if !known || !alone || this.crowded || !this.held.is_empty() || this.state != State::Open {
                 return 0;
             }
             room = room.min(mark.saturating_sub(this.outbox.bytes()));
@@ -300,7 +300,7 @@ impl Engine {
         used
     }
 
-    /// A copy to each target and to one member of each group; how many connections got it.
+    /// Delivers to each target and to one member of each group. Returns how many connections received it.
     pub(super) fn fan_out(&mut self, from: From, passing: Passing, route: &mut Route) -> u64 {
         if route.overlap {
             return self.fan_out_merged(from, passing, route);
@@ -330,7 +330,7 @@ impl Engine {
         receivers
     }
 
-    /// As `fan_out`, for connections that are reached in more than one way and still get one copy.
+    /// As `fan_out`, for connections that are reached in several ways and get one copy.
     fn fan_out_merged(&mut self, from: From, passing: Passing, route: &Route) -> u64 {
         let mut all: Vec<(u32, u32, u8)> = Vec::new();
         for target in &route.targets {
@@ -350,7 +350,7 @@ impl Engine {
         receivers
     }
 
-    /// The member of a group that gets a message.
+    /// Selects the member of a group that gets a message.
     #[inline]
     fn pick_for(&mut self, from: From, team: &Team, passing: Passing) -> Option<Member> {
         let size = HEAD + passing.body.len();
@@ -361,11 +361,11 @@ impl Engine {
         self.pick(from, team.group, &members)
     }
 
-    /// The member whose turn it is: one of our clients, one with room, first.
+    /// The next member in turn: own clients and members with room come first.
     pub(super) fn pick(&mut self, from: From, group: u32, members: &[Member]) -> Option<Member> {
         let turn = self.groups[group as usize].turn;
         self.groups[group as usize].turn = turn.wrapping_add(1);
-        // Other nodes come last in a group, and have turns of their own, so that passing them by favours nobody.
+        // Other nodes come last in a group and have their own turns, so that skipping them favours no member.
         let (ours, links) = match members.last() {
             Some(last) if last.link => members.split_at(members.partition_point(|member| !member.link)),
             _ => (members, &[][..]),
@@ -378,7 +378,8 @@ impl Engine {
         far.filter(|(room, _)| *room).or(near).or(far).map(|(_, member)| member)
     }
 
-    /// The first in turn that has room; else one that has none, rather one of a crowded connection than one that is held.
+    /// The first in turn that has room; else one without, preferably of a crowded connection and not a held
+    /// subscription.
     #[inline]
     fn next_in_turn(&self, from: From, turn: usize, members: &[Member]) -> Option<(bool, Member)> {
         let (mut second, mut last) = (None, None);
@@ -399,7 +400,7 @@ impl Engine {
         second.or(last)
     }
 
-    /// Writes one delivery into an outbox, by its policy; whether it was taken.
+    /// Writes a delivery into an outbox by its policy. Returns whether it was accepted.
     pub(super) fn deliver(
         &mut self,
         from: From,
@@ -426,7 +427,7 @@ impl Engine {
         !ids.is_empty() && self.append(from, to, passing, ids, policy, slot)
     }
 
-    /// As `deliver`, whatever is held.
+    /// As `deliver`, even for held subscriptions.
     #[inline]
     pub(super) fn append(
         &mut self,
@@ -440,7 +441,7 @@ impl Engine {
         let mark = self.limits.mark();
         let crowded = self.conns[to as usize].as_deref().is_some_and(|this| this.crowded);
         let plain = passing.kind == kind::DELIVER || passing.kind == kind::RECORD;
-        // A record has its topic and more with it, for which there is room on a link.
+        // A record also contains its topic, for which a link has room.
         let size = if passing.place.is_some() { passing.body.len().saturating_sub(MORE) } else { passing.body.len() };
         if self.conns[to as usize].as_deref().is_some_and(|this| this.is_too_long(HEAD + size)) {
             return self.leave_out(to, ids, plain);
@@ -460,7 +461,7 @@ impl Engine {
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return false };
         let keep = if policy == policy::DROP_OLDEST || !plain { 0 } else { flag::KEEP };
         let before = this.outbox.bytes();
-        // More ids than one frame can name go out in several.
+        // A frame has a maximum number of ids; more go into several frames.
         for ids in ids.chunks(usize::from(u16::MAX)) {
             let answer = passing.answer.map(u64::to_le_bytes);
             let answer: &[u8] = answer.as_ref().map_or(&[], |bytes| bytes);
@@ -496,7 +497,7 @@ impl Engine {
         true
     }
 
-    /// The slot of a topic on a connection, told to it if it is new there.
+    /// The slot of a topic on a connection. A new slot is announced.
     fn topic_slot(&mut self, to: u32, topic: u32) -> u32 {
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
         match this.topics_out.slot(&topic) {

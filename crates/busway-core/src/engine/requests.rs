@@ -1,4 +1,4 @@
-//! Requests and pushes: one receiver, whose answer goes back to who asked.
+//! Requests and pushes: sent to one receiver, whose answer goes back to the sender.
 
 use super::publish::{number_of, From, Passing};
 use super::{Engine, Event, Service};
@@ -11,19 +11,19 @@ use crate::wire::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, 
 use crate::wire::msgpack::{head, skip, Head};
 use crate::wire::splitter::Flow;
 
-/// Whether these bytes are a map, whatever its keys.
+/// True if these bytes are a map, whatever its keys are.
 fn is_map(bytes: &[u8]) -> bool {
     let Some((Head::Map(size), rest)) = head(bytes) else { return false };
     (0..2 * size).try_fold(rest, |rest, _| skip(rest, 0)).is_ok_and(<[u8]>::is_empty)
 }
 
-/// Calls and offers of another node that may wait for their answers.
+/// The maximum number of calls and offers of another node that wait for answers.
 pub(super) const MOST: usize = 1 << 16;
 
 impl Engine {
-    /// Whether this connection may ask for one more answer.
+    /// Checks the limit of pending requests of this connection.
     pub(super) fn may_ask(&mut self, conn: u32, number: u64) -> Checked<Result<(), Fault>> {
-        // A node asks for all its clients, each of which is counted there.
+        // A node asks for all its clients, which are limited there.
         let most = if self.role(conn) == Role::Client { self.limits.pending } else { MOST };
         let Some(this) = self.conn(conn) else { return Err(Fault::protocol("no connection")) };
         if this.asked.contains_key(&number) {
@@ -36,7 +36,7 @@ impl Engine {
         Ok(Ok(()))
     }
 
-    /// Whether this connection may have one more push kept until somebody takes it.
+    /// Checks the limit of pending pushes of this connection.
     pub(super) fn may_offer(&mut self, conn: u32, size: usize) -> Result<(), Fault> {
         let limit = self.limits.outbox;
         let Some(this) = self.conn(conn) else { return Ok(()) };
@@ -46,7 +46,7 @@ impl Engine {
         Err(Fault::new(code::TOO_MANY_PENDING, format!("pushes of {} bytes wait to be taken already", this.offered)))
     }
 
-    /// A push is over: what was kept of it is free.
+    /// Ends a push, and frees its bytes.
     fn end_offer(&mut self, pending: &Pending) {
         let Pending::Offer { origin, topic, body, .. } = pending else { return };
         self.topics.unuse(*topic);
@@ -82,7 +82,7 @@ impl Engine {
         Ok(Flow::Go)
     }
 
-    /// A push of a client or of another node: offered until somebody takes it.
+    /// Starts a push of a client or another node, which is offered until a consumer accepts it.
     pub(super) fn begin_offer(&mut self, offer: Pending) {
         let Pending::Offer { origin, number, topic, body, .. } = &offer else { return };
         let id = self.pending.next_id();
@@ -94,7 +94,7 @@ impl Engine {
         self.offer(id, offer);
     }
 
-    /// Offers a push to the next consumer that has not been tried.
+    /// Offers a push to the next consumer that was not tried.
     fn offer(&mut self, id: u64, mut pending: Pending) {
         let Pending::Offer { origin, number, consumer, sub, topic, flags, body, tried, full, who, scope } =
             &mut pending
@@ -114,7 +114,7 @@ impl Engine {
         self.push_turn = self.push_turn.wrapping_add(1);
         let mut ours = takers.len();
         if !self.links.is_empty() {
-            // Our clients first, then other nodes; what came from one goes to none.
+            // Own clients come first, then other nodes; a push from a node goes to no other node.
             takers.retain(|taker| !(taker.link && from.is_far()));
             takers.sort_by_key(|taker| taker.link);
             ours = takers.partition_point(|taker| !taker.link);
@@ -171,7 +171,7 @@ impl Engine {
         self.pending.insert(id, pending);
     }
 
-    /// ACCEPT: a consumer's answer to an offer.
+    /// ACCEPT: the answer of a consumer to an offer.
     pub(super) fn accept_offer(&mut self, conn: u32, mut parts: Parts) -> Checked<()> {
         let (code, id) = (parts.u16()?, parts.u64()?);
         if id & DRIVEN != 0 {
@@ -194,7 +194,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells who pushed what became of it.
+    /// Reports the result of a push to its sender.
     pub(super) fn offered(&mut self, origin: u32, number: u64, code: u16, text: &str) {
         if self.role(origin) == Role::Client {
             self.result(origin, number, code, u64::from(code == code::OK), text);
@@ -212,7 +212,7 @@ impl Engine {
         pending
     }
 
-    /// ACCEPT of a call or REPLY to an offer: it stays owed, so that the end of this connection settles it.
+    /// ACCEPT of a call or REPLY to an offer: it stays pending, so that the end of this connection resolves it.
     fn wrong_answer(&mut self, id: u64, conn: u32, pending: Pending) -> Fault {
         self.pending.insert(id, pending);
         if let Some(this) = self.conn(conn) {
@@ -284,7 +284,7 @@ impl Engine {
         Ok(self.call((server, service), From::Conn(conn), (conn, number), new))
     }
 
-    /// Hands a request to the one who serves its topic, a client or another node.
+    /// Sends a request to the service of its topic, at a client or another node.
     pub(super) fn call(
         &mut self,
         (server, service): (u32, u32),
@@ -304,7 +304,7 @@ impl Engine {
         if self.role(server) == Role::Client {
             passing.flags &= !flag::GATHER;
         } else {
-            // That node knows who replies.
+            // That node adds the provider's name.
             gather = false;
         }
         let passing = Passing { answer: Some(id), ..passing };
@@ -321,7 +321,7 @@ impl Engine {
         Ok(())
     }
 
-    /// REPLY of a service: on to who asked, with the asker's number.
+    /// REPLY of a service: sends it to the requester with the requester's number.
     pub(super) fn reply(&mut self, conn: u32, frame: &[u8]) -> Checked<()> {
         let mut parts = Parts::of(frame);
         let (code, id) = (parts.u16()?, parts.u64()?);
@@ -331,7 +331,7 @@ impl Engine {
         let fields = if frame[5] & flag::FIELDS == 0 { &[] } else { parts.bin32()? };
         let fields = match Fields::read(fields) {
             Ok(fields) => fields,
-            // Another node may have said who replies.
+            // Another node may have added the provider's name.
             Err(_) if self.role(conn) != Role::Client => {
                 if !is_map(fields) {
                     return Err(Fault::protocol("a reply with fields that are none"));
@@ -361,14 +361,14 @@ impl Engine {
                 this.owed.insert(id);
             }
         }
-        // The name that may be added is short, and there is room for it.
+        // The name that may be added is short and fits.
         if let Some(fault) = self.too_long_for(origin, frame.len()) {
             self.answer_instead(origin, number, frame[5], &fault);
             return Ok(());
         }
         if gather && frame[5] & flag::END == 0 {
             let who = self.conn(conn).map(|this| this.who.named());
-            // One with as many fields as there may be goes on without a name.
+            // A reply with the maximum number of fields gets no name.
             if let Ok(named) = merge(&fields, who.as_slice()) {
                 self.put(origin, |out| {
                     let head = Writer::new(out, kind::REPLY, frame[5] | flag::FIELDS).u16(code).u64(number);
@@ -385,7 +385,7 @@ impl Engine {
         Ok(())
     }
 
-    /// In place of a reply that can't go where it should: more may follow it.
+    /// Sends an error in place of a reply that can't be delivered. More replies may follow.
     pub(super) fn answer_instead(&mut self, conn: u32, number: u64, flags: u8, fault: &Fault) {
         self.put(conn, |out| {
             let frame = Writer::new(out, kind::REPLY, flag::ERROR | flags & flag::PARTIAL).u16(fault.code).u64(number);
@@ -408,11 +408,11 @@ impl Engine {
         });
     }
 
-    /// CANCEL: who asked no longer waits.
+    /// CANCEL: the requester no longer waits.
     pub(super) fn cancel(&mut self, conn: u32, number: u64) {
         let Some(this) = self.conn(conn) else { return };
         let session = this.who.session;
-        // A node may have asked only whether somebody is willing: the driver knows.
+        // A node may have only asked if a provider is willing, which the driver handles.
         let driven = this.peer.is_some().then_some(DRIVEN);
         let Some(id) = this.asked.remove(&number).or(driven) else { return };
         if id == DRIVEN {
@@ -424,7 +424,7 @@ impl Engine {
         if self.role(awaited) != Role::Client {
             self.call_off(awaited, id);
         } else if let Pending::Offer { sub, body, who, .. } = pending {
-            // The message's own number and sender, also when it is another node's.
+            // The message's own number and sender, also for another node's.
             let session = who.map_or(session, |who| who.session);
             let number = Body::of(&body, 0).map_or(number, |body| body.number);
             self.put(awaited, |out| {
@@ -433,7 +433,7 @@ impl Engine {
         }
     }
 
-    /// CANCEL to another node that has a call or an offer of ours.
+    /// Sends CANCEL to another node with a call or an offer of ours.
     pub fn call_off(&mut self, conn: u32, id: u64) {
         self.put(conn, |out| {
             Writer::new(out, kind::CANCEL, 0).u16(0).u64(id).end();
@@ -449,7 +449,7 @@ impl Engine {
         Some(pending)
     }
 
-    /// A connection ended: what it owed goes elsewhere or fails, what it asked is forgotten.
+    /// A connection ended: its pending calls are retried or fail, and its own requests are dropped.
     pub(super) fn settle(&mut self, owed: Vec<u64>, asked: Vec<u64>, who: &Who) {
         for id in asked {
             let call = self.forget(id).filter(|pending| matches!(pending, Pending::Call { .. }));

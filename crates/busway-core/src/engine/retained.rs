@@ -1,5 +1,4 @@
-//! Messages beside the straight way: those that are kept, copies for listeners, and what the driver passes between the
-//! clients of shared services.
+//! Retained messages, copies for listeners, and the frames of shared services that the driver sends.
 
 use super::publish::{From, Passing};
 use super::{Engine, Event};
@@ -10,13 +9,13 @@ use crate::matching::topic;
 use crate::wire::frame::{code, flag, kind, policy, Checked, Fault, Writer, HEAD};
 use crate::wire::splitter::Flow;
 
-/// Calls that the driver numbers have this bit.
+/// Calls with numbers of the driver have this bit.
 pub const DRIVEN: u64 = 1 << 63;
 
-/// A kept message, as the driver keeps it.
+/// A retained message, as the driver stores it.
 #[derive(Debug)]
 pub struct Kept<'a> {
-    /// The number, session and name its sender has or had as a client.
+    /// The number, session and name of its sender as a client.
     pub client: u32,
     pub session: u64,
     pub name: &'a str,
@@ -26,7 +25,7 @@ pub struct Kept<'a> {
 }
 
 impl Engine {
-    /// A PUBLISH that is to be kept: the driver decides, and lets the connection go on.
+    /// A PUBLISH that is to be retained: the driver decides, and resumes the connection.
     pub(super) fn keep(&mut self, conn: u32, topic: u32, frame: &[u8]) -> Checked<Flow> {
         if (frame[5] & flag::POST != 0) == (frame[5] & flag::PIN != 0) {
             return Err(Fault::protocol("a kept message is either a post or a pin"));
@@ -36,9 +35,9 @@ impl Engine {
         Ok(Flow::Stop)
     }
 
-    /// Gives a kept message to those of our clients who subscribed to it now, and to one member of each group; how many
-    /// connections, and which groups. Other nodes hear of it from the driver and do the same with those that are `served`
-    /// already, so over links it goes only to a member of a group that has none here.
+    /// Delivers a retained message to current subscribers, and to one member of each group. Returns how many
+    /// connections received it, and the groups. The driver sends it to other nodes with the groups that are `served`,
+    /// so over links it goes only to a member of a group without members here.
     pub fn publish_kept(&mut self, kept: &Kept, served: Option<&[String]>) -> (u64, Vec<String>) {
         let topic = self.topics.use_text(kept.topic);
         let passing = Passing::new(kind::DELIVER, kept.flags, topic, kept.body);
@@ -47,7 +46,7 @@ impl Engine {
         let from = whose(&who, own, served.is_some());
         let (mut to, teams) = self.chosen(from, &passing, |member| member.echo || own != Some(member.conn));
         let size = HEAD + kept.body.len();
-        // A node that can't take it is told that its clients miss it.
+        // If a message is too long for a node, it is reported that its clients miss it.
         let long = |conn: u32| self.conns[conn as usize].as_deref().is_some_and(|this| this.is_too_long(size));
         let mut links: Vec<u32> = to.iter().filter(|member| member.link).map(|member| member.conn).collect();
         to.retain(|member| !member.link || !from.is_far() && long(member.conn));
@@ -75,12 +74,12 @@ impl Engine {
         (receivers, groups)
     }
 
-    /// The driver is done with what held this connection up.
+    /// The driver resumes a connection.
     pub fn settle_held(&mut self, conn: u32) {
         self.answered_by_driver(conn);
     }
 
-    /// Gives one connection a kept message, or the word that it is gone.
+    /// Delivers a retained message to a connection, or its withdrawal.
     pub fn hand(&mut self, conn: u32, subs: &[u32], kept: &Kept) -> bool {
         if subs.is_empty() || !self.is_open(conn) {
             return false;
@@ -93,7 +92,7 @@ impl Engine {
         taken
     }
 
-    /// One message of the driver is not given to these subscriptions for lack of room: it is counted, and they are told.
+    /// Counts a message that these subscriptions miss for lack of room, and reports it to the client.
     pub fn miss(&mut self, conn: u32, subs: &[u32]) {
         if subs.is_empty() || !self.is_open(conn) {
             return;
@@ -105,7 +104,7 @@ impl Engine {
         self.queue(conn);
     }
 
-    /// Copies of a push or request for those who listen. They hold nobody up.
+    /// Delivers copies of a push or request to listeners. They do not block.
     pub(super) fn copy(&mut self, conn: u32, topic: u32, frame: &[u8], mark: u8) {
         if self.index.listeners == 0 {
             return;
@@ -123,7 +122,7 @@ impl Engine {
         }
     }
 
-    /// Tells those of our clients who watch that a kept message is gone; each member of a group, since each was handed it.
+    /// Reports a withdrawal to watching clients: to each member of a group, since each got the message.
     pub fn withdraw(&mut self, kept: &Kept, far: bool) {
         if self.index.watchers == 0 {
             return;
@@ -143,7 +142,7 @@ impl Engine {
         self.topics.unuse(topic);
     }
 
-    /// Those of some kind who get a message: outside of groups, and by group.
+    /// The subscriptions of some kind that match a message: outside of groups, and by group.
     pub(super) fn chosen(
         &mut self,
         from: From,
@@ -162,7 +161,7 @@ impl Engine {
         (alone, teams)
     }
 
-    /// Asks a shared service, or calls it; false: its connection takes nothing more.
+    /// Sends an ASK or a CALL to a provider of a shared service; false: its connection has no room.
     pub fn pass(&mut self, ask: bool, to: (u32, u32), call: u64, origin: u32, topic: &str, frame: &[u8]) -> bool {
         let ((conn, service), limit) = (to, self.limits.outbox);
         if frame.len() < HEAD || self.conn(conn).is_none_or(|this| this.outbox.bytes() >= limit) {
@@ -181,7 +180,7 @@ impl Engine {
         taken
     }
 
-    /// The driver's REPLY to who asked a shared service; without PARTIAL it is the end.
+    /// The driver's REPLY to the requester of a shared service; one without PARTIAL is the last.
     pub fn answer(&mut self, conn: u32, number: u64, flags: u8, code: u16, fields: &[u8], payload: &[u8]) {
         if flags & flag::PARTIAL == 0 {
             self.done(conn, number);
@@ -201,7 +200,7 @@ impl Engine {
         });
     }
 
-    /// Whether somebody may share the serving of a topic, or serve it alone.
+    /// Checks the topic of a service.
     pub(super) fn may_serve(text: &str, limit: usize) -> Checked<&str> {
         if text.len() > limit {
             return Err(Fault::new(code::TOPIC_TOO_LONG, format!("the limit is {limit} bytes")));
@@ -217,7 +216,7 @@ impl Engine {
     }
 }
 
-/// Who a kept message comes from, as its receivers see it.
+/// The sender of a retained message, as receivers see it.
 fn whose(who: &Who, own: Option<u32>, far: bool) -> From<'_> {
     match own {
         _ if far => From::Far(who),
@@ -226,7 +225,7 @@ fn whose(who: &Who, own: Option<u32>, far: bool) -> From<'_> {
     }
 }
 
-/// One copy for each connection: its subscriptions, and the policy of the first.
+/// One copy per connection: its subscriptions, and the policy of the first.
 pub(super) fn by_connection(to: Vec<Member>) -> Vec<(u32, Vec<u32>, u8)> {
     let mut all: Vec<_> = to.into_iter().map(|m| (m.conn, m.id, m.policy)).collect();
     all.sort_unstable();

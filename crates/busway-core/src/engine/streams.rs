@@ -1,9 +1,9 @@
-//! Streams: what is published durably is stored first; it is answered and delivered when it is as safe as its stream promises.
+//! Streams: a durable message is stored first, and confirmed and delivered when it has the safety of its stream.
 //!
-//! A stored message goes out as a RECORD, which carries the record as it lies in the log: live ones and those of a backlog
-//! are copied alike. A subscription that is to miss nothing has a cursor for each stream. While it is behind, the driver
-//! gives it blocks of the log by `replay`; when that has reached what was delivered last, it is live, and falls behind
-//! again rather than being given up when its connection or its consumer has no room.
+//! A stored message is sent as a RECORD, which contains the record as in the log, for live messages and a backlog
+//! alike. A stream subscription has a cursor for each stream. While it is behind, the driver passes it blocks of the
+//! log by `replay`. When it has reached the last delivered record, it is live. If its connection or its consumer has no
+//! room, it falls behind again instead of missing messages.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,20 +25,20 @@ const TOO_LATE: &str = "it would be due later than its stream keeps messages; gi
 const BLOCK: usize = 256 << 10;
 /// No stream, or no connection.
 const NONE: u32 = u32::MAX;
-/// The connection of a run whose client has left; the broker's own have none.
+/// The connection of a run whose client has left; runs of the broker itself have none.
 const GONE: u32 = u32::MAX - 1;
 
-/// Streams of other nodes have numbers from here on.
+/// Remote streams have numbers from here on.
 pub(super) const FAR: u32 = 1 << 31;
 
-/// A log that tools may look at beside the engine; None: it was closed.
+/// A log that tools may read beside the engine; None: it was closed.
 pub type Shared = Arc<Mutex<Option<Log>>>;
 
 fn lock(log: &Shared) -> MutexGuard<'_, Option<Log>> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Messages of one connection that were stored one after the other, and are not answered yet.
+/// Messages of a connection that were stored consecutively and are not confirmed yet.
 struct Waiting {
     conn: u32,
     session: u64,
@@ -51,33 +51,33 @@ struct Waiting {
 
 pub struct Stream {
     log: Shared,
-    /// None: everything that no other stream takes.
+    /// None: all topics that match no other stream.
     patterns: Option<Vec<String>>,
     waiting: VecDeque<Waiting>,
-    /// Records below it were delivered to who subscribed.
+    /// Records below it were delivered to subscribers.
     pub(super) done: u64,
-    /// When and where: records that are to be delivered later, not told to the driver yet.
+    /// Due time and offset of delayed records that were not reported to the driver yet.
     later: Vec<(i64, u64)>,
     /// Connections that wait for room in the log.
     full: Vec<u32>,
     touched: bool,
-    /// The driver wants to hear when more is safe.
+    /// The driver gets an event when `safe` advances.
     pub followed: bool,
 }
 
 /// A stream of another node.
 #[derive(Debug)]
-pub(super) struct FarStream {
+pub(super) struct RemoteStream {
     /// Guid and name.
     pub name: Box<[u8]>,
-    /// How safe a stored message is, as STREAM has it; 0: unknown.
+    /// The safety level, as in STREAM; 0: unknown.
     pub level: u16,
-    /// What lies below it and was wanted by those who miss nothing has come, if they are live.
+    /// Live stream subscriptions have received all matching records below it.
     pub done: u64,
 }
 
 impl Engine {
-    /// Adds a stream, or gives it other topics.
+    /// Adds a stream, or changes its topics.
     pub fn add_stream(&mut self, at: u32, name: &str, guid: [u8; 16], log: Shared, patterns: Option<Vec<String>>) {
         if self.streams.len() <= at as usize {
             self.streams.resize_with(at as usize + 1, || None);
@@ -96,7 +96,7 @@ impl Engine {
         self.streams[at as usize] = Some(Box::new(new));
     }
 
-    /// Takes a stream away; who waits for it hears so.
+    /// Removes a stream, and refuses publishes that wait for it.
     pub fn remove_stream(&mut self, at: u32) {
         let Some(stream) = self.streams.get_mut(at as usize).and_then(Option::take) else { return };
         self.topics.forget_streams();
@@ -109,13 +109,13 @@ impl Engine {
         }
     }
 
-    /// How safe a message of a stream is from now on, as a number that STREAM has: clients are told with the next one.
+    /// Sets the safety level of messages of a stream, as in STREAM. Clients get it with the next STREAM.
     pub fn set_level(&mut self, at: u32, level: u16) {
         let own = self.levels.get_mut(at as usize);
-        let far = at.checked_sub(FAR).and_then(|at| self.far_streams.get_mut(at as usize)).map(|far| &mut far.level);
+        let far = at.checked_sub(FAR).and_then(|at| self.remote_streams.get_mut(at as usize)).map(|far| &mut far.level);
         if own.or(far).is_some_and(|before| std::mem::replace(before, level) != level) {
             for this in self.conns.iter_mut().flatten() {
-                this.streams.retain(|&told| told != at);
+                this.streams.retain(|&known| known != at);
             }
         }
     }
@@ -181,7 +181,7 @@ impl Engine {
             Err(Refused::Full) => {
                 stream.full.push(conn);
                 if let Some(this) = self.conn(conn) {
-                    // Looked at again, so not counted twice.
+                    // Processed again, so not counted twice.
                     this.count.received -= 1;
                     this.blocked_by = Some(conn);
                 }
@@ -193,7 +193,7 @@ impl Engine {
         Ok(Flow::Go)
     }
 
-    /// Hands what was appended to the writers; what is safe at once is delivered at once.
+    /// Passes appended records to the writers, and delivers those that are safe at once.
     pub fn flush_streams(&mut self) {
         while let Some(at) = self.touched.pop() {
             let Some(stream) = self.streams[at as usize].as_mut() else { continue };
@@ -208,7 +208,7 @@ impl Engine {
         }
     }
 
-    /// Delivers and answers what has become safe, and says what could not be stored.
+    /// Delivers and confirms safe messages, and reports those that could not be stored.
     pub fn commit(&mut self, at: u32) {
         let Some(mut stream) = self.streams.get_mut(at as usize).and_then(Option::take) else { return };
         let look = |log: &mut Log| (log.settle(), log.safe(), log.reader());
@@ -221,7 +221,7 @@ impl Engine {
             stream.later.retain(|&(_, offset)| offset < lost.from);
             stream.later.extend(lost.waiting);
             for mut run in std::mem::take(&mut stream.waiting) {
-                // A run may go over several writes, of which some were done.
+                // A run may span several writes, of which some succeeded.
                 let kept = lost.from.saturating_sub(run.offset).min(u64::from(run.count)) as u32;
                 if kept < run.count {
                     self.refuse_run(&run.split(kept), code::STORE_FAILED, &text);
@@ -239,7 +239,7 @@ impl Engine {
             }
             let block = reader.read(stream.done, BLOCK).ok().filter(|block| block.next > stream.done);
             if block.as_ref().is_none_or(|block| block.first > stream.done) {
-                // Gone or unreadable already: whoever is to miss nothing reads on by itself, and is told what is gone.
+                // The records are gone or unreadable: stream subscriptions read on themselves, and get a gap.
                 self.all_behind(at, stream.done);
             }
             let Some(block) = block else {
@@ -277,12 +277,12 @@ impl Engine {
         self.streams[at as usize] = Some(stream);
     }
 
-    /// A stream has lost its end, and has it again up to here: that is no news. Who misses nothing reads what it does not
-    /// have of that. `whole`: no more will come, so who had more before goes on from here.
+    /// The lost end of a stream is restored up to here, and not delivered live. Stream subscriptions read the missing
+    /// part. `whole`: it is complete, so subscriptions that had read more continue from here.
     pub fn recovered(&mut self, at: u32, end: u64, whole: bool) {
         let Some(stream) = self.streams.get_mut(at as usize).and_then(Option::as_mut) else { return };
         let done = stream.done;
-        // What came back may have been lost once more before it was written.
+        // Restored records may have been lost again before they were written.
         stream.done = if whole { end } else { done.max(end) };
         for this in self.conns.iter_mut().flatten().filter(|_| whole) {
             for (_, cursor) in this.cursors.iter_mut().filter(|((_, other), _)| *other == at) {
@@ -291,14 +291,14 @@ impl Engine {
         }
         if done < end {
             self.all_behind(at, done);
-            // Another node may have read up to what was the end in between, and waits for more to come by itself.
+            // Another node may have read up to the former end, and now waits for live records.
             for link in self.links.clone() {
                 self.tell_gap(link, 0, at, done, done);
             }
         }
     }
 
-    /// Those who miss nothing of a stream and are live are behind from this offset on.
+    /// Live stream subscriptions fall behind from this offset on.
     pub(super) fn all_behind(&mut self, stream: u32, offset: u64) {
         let events = &mut self.events;
         for (conn, this) in self.conns.iter_mut().enumerate() {
@@ -317,7 +317,7 @@ impl Engine {
         self.sessions.get(&run.session) == Some(&run.conn)
     }
 
-    /// A connection is over: who comes next under its number must not get its answers.
+    /// After the end of a connection, another one with its number must not get its confirmations.
     pub(super) fn forget_runs(&mut self, conn: u32) {
         for stream in self.streams.iter_mut().flatten() {
             for run in stream.waiting.iter_mut().filter(|run| run.conn == conn) {
@@ -351,12 +351,12 @@ impl Engine {
         }
     }
 
-    /// A number for a stream means something to a client once it has heard its name.
+    /// Announces the name of a stream to a client, before its number is used.
     pub(super) fn tell_stream(&mut self, conn: u32, at: u32) {
         let Some(this) = self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut) else { return };
         if !this.streams.contains(&at) {
             this.streams.push(at);
-            let far = at.checked_sub(FAR).and_then(|at| self.far_streams.get(at as usize));
+            let far = at.checked_sub(FAR).and_then(|at| self.remote_streams.get(at as usize));
             let Some(name) = far.map(|far| &far.name).or_else(|| self.stream_names.get(at as usize)) else { return };
             let level = far.map_or_else(|| self.levels.get(at as usize).copied().unwrap_or(0), |far| far.level);
             this.outbox.push(&mut self.pool, 64, |out| {
@@ -365,7 +365,7 @@ impl Engine {
         }
     }
 
-    /// Stores messages that waited and are due now once more, at the end of their stream; whether they could be.
+    /// Appends delayed messages that are due to the end of their stream. Returns false if they could not be stored.
     pub fn release_due(&mut self, at: u32, block: &[u8]) -> bool {
         let clock = self.clock;
         let Some(stream) = self.streams.get_mut(at as usize).and_then(Option::as_mut) else { return true };
@@ -380,7 +380,7 @@ impl Engine {
         all
     }
 
-    /// Delivers a stored message to those who subscribed to it now.
+    /// Delivers a stored message to current subscribers.
     fn spread(&mut self, at: u32, record: &Record) {
         if record.is_hidden(self.clock) {
             return;
@@ -412,7 +412,7 @@ impl Engine {
         self.topics.unuse(topic);
     }
 
-    /// Stores a message of the driver, which hears what became of it by its ticket.
+    /// Stores a message of the driver, which gets the result with its ticket.
     pub fn store_own(&mut self, ticket: u64, message: &Message) -> Checked<()> {
         let topic = self.topics.use_text(message.topic);
         let at = self.stream_of(topic);
@@ -434,7 +434,7 @@ impl Engine {
     }
 }
 
-/// Why a message is not stored, as its publisher is told.
+/// The error for the publisher of a message that was not stored.
 fn fault_of(refused: Refused) -> Fault {
     let (code, text) = match refused {
         Refused::Failed(error) => (code::STORE_FAILED, format!("it could not be stored: {error}")),
@@ -455,7 +455,7 @@ impl Waiting {
                 == (Some(number), offset, sequence)
     }
 
-    /// Keeps the first so many; the others.
+    /// Keeps the first `first` messages, and returns the others.
     fn split(&mut self, first: u32) -> Self {
         let by = u64::from(first);
         let count = std::mem::replace(&mut self.count, first) - first;

@@ -1,7 +1,8 @@
-//! The appending side of a log: gives offsets and sequences, and encodes records.
+//! The appending side of a log: assigns offsets and sequences, and encodes records.
 //!
-//! One thread appends. `append` only encodes into memory; `flush` hands all that to the writer (`hand_over`). What the writer could
-//! not store is taken back by `settle`, which makes offsets and sequences go on behind the last safe record. `life` is how it begins and ends.
+//! One thread appends. `append` only encodes into memory, and `flush` passes everything to the writer. `settle` (in
+//! `rollback`) removes records that the writer could not store, so that offsets and sequences continue after the last
+//! safe record. `lifecycle` opens and closes it.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ mod rollback;
 
 pub use rollback::Lost;
 
-/// How far a clock is set back before it is asked which of both times was wrong.
+/// How far a clock may be set back before the log checks which of both times was wrong.
 pub(super) const STEP: i64 = 60_000_000_000;
 
 pub struct Log {
@@ -35,7 +36,7 @@ pub struct Log {
     pub(super) once: Once,
     pub(super) waiting: Waiting,
     pub(super) bucket: Building,
-    /// Records that were not flushed, and where in the bucket they begin.
+    /// Records that were not flushed, and where they begin in the bucket.
     pub(super) tail: Vec<u8>,
     tail_from: u64,
     tail_at: u64,
@@ -43,46 +44,46 @@ pub struct Log {
     marked: usize,
     pub(super) next: u64,
     pub(super) stored: i64,
-    /// What a clock showed that was not set back since, and when.
+    /// A time of the clock that was not set back since, and the steady clock at that moment.
     steady: Option<(Duration, i64)>,
-    /// Since when it is known that the newest record is later than the clock.
+    /// Since when the newest record is known to be later than the clock.
     pub(super) ahead: Option<i64>,
-    /// Bytes and buckets since there was a `whole`.
+    /// Bytes and buckets since the last checkpoint.
     behind: (u64, u64),
     failed: Option<(Duration, String)>,
     pub(super) held: (u64, u64),
-    /// Without a thread.
+    /// The writer of a log without a thread.
     pub(super) writer: Option<Writer>,
     thread: Option<JoinHandle<()>>,
     /// Nothing is written before `write` is called.
     by_hand: bool,
-    /// Somebody else stores what is appended, and says so.
+    /// A database stores the records, and reports the results.
     pub(super) front: Option<Front>,
-    /// What is in the tail is written as it is.
+    /// Records in the tail are written unchanged.
     pub(super) verbatim: bool,
-    /// Nothing new is taken for now.
+    /// The log is suspended: it accepts no new records.
     pub(super) resting: bool,
-    /// Why nothing new is taken, as the owner says: the disk has too little space.
+    /// The owner's reason to refuse new records, such as too little disk space.
     refusing: Option<String>,
     /// Why the last write failed, and where the written records ended then.
     failing: Option<(String, u64)>,
-    /// Holes that are being closed.
+    /// Holes that are being repaired.
     pub(super) closing: Vec<Closing>,
     closed: bool,
 }
 
 impl Log {
-    /// For reading, from any thread.
+    /// The reading side, for any thread.
     pub fn reader(&self) -> Reader {
         Reader { shared: self.shared.clone() }
     }
 
-    /// The offset that is given next.
+    /// The offset of the next record.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Offset behind the last record that is as safe as promised.
+    /// Offset after the last record with the configured safety.
     pub fn safe(&self) -> u64 {
         self.shared.safe_for_all()
     }
@@ -91,22 +92,22 @@ impl Log {
         self.settings
     }
 
-    /// What of each topic is in the bucket that is written to, and the base of that: for `Reader::topics`.
+    /// The records of each topic in the current bucket, and its base: for `Reader::topics`.
     pub fn inside(&self) -> (Vec<Topic>, u64) {
         (self.topics.inside().cloned().collect(), self.bucket.summary.base)
     }
 
-    /// Every topic that was ever stored: its last sequence.
+    /// Every topic that was ever stored, with its last sequence.
     pub fn sequences(&self) -> impl Iterator<Item = (&str, u64)> {
         self.topics.all.iter().map(|topic| (&*topic.text, topic.last))
     }
 
-    /// What waits to be due.
+    /// The delayed messages.
     pub fn waiting(&self) -> &Waiting {
         &self.waiting
     }
 
-    /// Takes a message; it is stored when `safe` is above its offset.
+    /// Appends a message. It is stored when `safe` is above its offset.
     #[inline]
     pub fn append(&mut self, now: i64, message: &Message<'_>) -> Result<Position, Refused> {
         if self.resting {
@@ -124,7 +125,7 @@ impl Log {
         self.put(now, message, size, false)
     }
 
-    /// Takes a message once more that was parked and is due now; None: it does not wait any more, or has expired.
+    /// Appends a delayed message that is due again; None: it does not wait any more, or has expired.
     pub fn release(&mut self, now: i64, message: &Message<'_>) -> Result<Option<Position>, Refused> {
         if self.resting {
             return Err(Refused::Full);
@@ -144,12 +145,12 @@ impl Log {
         Ok(Some(place))
     }
 
-    /// With a reason, refuses every new message; resends of stored ones are answered as before.
+    /// Refuses new messages with this reason, but confirms duplicates of stored ones. None accepts messages again.
     pub fn refuse(&mut self, why: Option<String>) {
         self.refusing = why;
     }
 
-    /// Why the last write failed; None: there was none, or later ones succeeded.
+    /// Why the last write failed; None: no write failed, or a later one succeeded.
     pub fn failure(&self) -> Option<&str> {
         let (error, written) = self.failing.as_ref()?;
         (self.shared.state().written <= *written).then_some(error)
@@ -197,8 +198,8 @@ impl Log {
         Ok(Position { offset, sequence, again: false })
     }
 
-    /// When the next record is stored. A clock that is set back a little, or was wrong for a while, is held; but if it had been
-    /// ahead, its times end here, with their bucket: so within a bucket times only grow.
+    /// The stored time of the next record. If the clock was set back a little, or was wrong for a while, the time
+    /// stands still. If it had been ahead, a new bucket begins, so that times only grow within a bucket.
     #[inline]
     fn stamp(&mut self, now: i64) -> i64 {
         let back = self.stored.saturating_sub(now) > STEP;
@@ -217,7 +218,7 @@ impl Log {
         now.max(self.stored)
     }
 
-    /// Whether it was the time of the last record that was wrong, and not this one.
+    /// True if the time of the last record was wrong, and not this one.
     #[cold]
     fn was_ahead(&self, now: i64) -> bool {
         if let Some((when, clock)) = self.steady {
@@ -231,8 +232,8 @@ impl Log {
         }
     }
 
-    /// Where a session's messages are, of so many numbers from one on: each with its position. What is not known any more is left out,
-    /// as what never came.
+    /// The positions of a session's stored messages, of `count` numbers from `first` on. Unknown and forgotten ones are
+    /// left out.
     pub fn placed(&mut self, session: u64, first: u64, count: u64) -> Result<Vec<(u64, Position)>, Refused> {
         let mut found = Vec::new();
         for number in first..first.saturating_add(count) {
@@ -243,7 +244,7 @@ impl Log {
         Ok(found)
     }
 
-    /// The position of a message that was sent again; its sequence is 0 if the record is gone.
+    /// The position of a duplicate; its sequence is 0 if the record is gone.
     fn again(&mut self, offset: u64) -> Result<Position, Refused> {
         self.flush();
         let found = self.reader().sequence_at(offset).map_err(|error| Refused::Failed(error.to_string()))?;

@@ -1,19 +1,19 @@
-//! A block that is looked at more than once: a channel hands its records out a few at a time.
+//! A block with an index, for channels that deliver its records a few at a time.
 
 use super::columns::Asking;
 use super::record::{records, Record};
 use crate::matching::selection::Selection;
 
-/// Records one after the other, with the places where they begin.
+/// Consecutive records, with the positions where they begin.
 #[derive(Debug)]
 pub struct Block {
     bytes: Box<[u8]>,
-    /// Offset and place of each record, sorted.
+    /// Offset and position of each record, sorted.
     index: Vec<(u64, u32)>,
 }
 
 impl Block {
-    /// From what a log read, which has fewer than 4 GiB.
+    /// Indexes the bytes of a read, which are fewer than 4 GiB.
     pub fn new(bytes: &[u8]) -> Self {
         let begin = bytes.as_ptr().addr();
         let place = |record: &Record<'_>| (record.bytes.as_ptr().addr() - begin) as u32;
@@ -35,8 +35,8 @@ impl Block {
         Record::read(&self.bytes[self.index[at].1 as usize..])
     }
 
-    /// What of the records from an offset on is asked for, does not wait to be due, has not expired by `now`, and has another
-    /// topic than `but`: first offset and how many.
+    /// The spans (first offset, count) of matching records from an offset on. Delayed records, records that expired by
+    /// `now`, and records with the topic `but` are left out.
     pub fn find<'a>(&'a self, from: u64, selection: &'a Selection, but: &str, now: i64) -> Vec<(u64, u64)> {
         let mut found = Vec::<(u64, u64)>::new();
         let begin = self.index.partition_point(|&(offset, _)| offset < from);

@@ -1,4 +1,5 @@
-//! Records as columns: the buffers of Arrow arrays, of those columns only that are asked for.
+//! Records as columns: builds the buffers of Arrow arrays for the requested columns. Python calls it for
+//! `busway.arrow`.
 //!
 //! No column has nulls.
 
@@ -10,7 +11,7 @@ use crate::matching::rules::Seen;
 use crate::matching::selection::Selection;
 use crate::wire::fields::Fields;
 
-/// What a record has of any length.
+/// The parts of a record with variable length.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     Topic,
@@ -31,7 +32,7 @@ impl Part {
     }
 }
 
-/// Values of any length: where each ends (the first begins at 0), and their bytes.
+/// Values of variable length: the end of each (the first begins at 0), and their bytes.
 #[derive(Debug)]
 struct Values {
     ends: Vec<u8>,
@@ -51,7 +52,7 @@ impl Values {
         self.ends.extend_from_slice(&(self.bytes.len() as u32).to_le_bytes());
     }
 
-    /// The value with this number.
+    /// The value with this index.
     #[inline]
     fn get(&self, number: u32) -> &[u8] {
         let at = 4 * number as usize;
@@ -60,7 +61,7 @@ impl Values {
     }
 }
 
-/// Texts with a number each, and the number of each row's (i32).
+/// Distinct texts, and the index of each row's text (i32).
 #[derive(Debug, Default)]
 struct Texts {
     rows: Vec<u8>,
@@ -93,10 +94,10 @@ impl Texts {
     }
 }
 
-/// What kind of column it is, and its buffers.
+/// The type of a column, and its buffers.
 pub type Made = (&'static str, Vec<Vec<u8>>);
 
-/// A column that is being made, with what it takes of a record: a place of eight bytes, or a part.
+/// A column under construction, with its source in a record: an offset of eight bytes, or a part.
 #[derive(Debug)]
 enum Column {
     Unsigned(usize, Vec<u8>),
@@ -112,8 +113,8 @@ enum Column {
 }
 
 impl Column {
-    /// By its name; `plain` are numbers with a sign, microseconds and texts, otherwise it is unsigned numbers, nanoseconds and
-    /// dictionaries.
+    /// The column with this name. `plain`: signed numbers, microseconds and texts; otherwise unsigned numbers,
+    /// nanoseconds and dictionaries.
     fn new(name: &str, plain: bool) -> Option<Self> {
         let number = |at| if plain { Self::Signed(at, Vec::new()) } else { Self::Unsigned(at, Vec::new()) };
         let time = |at| if plain { Self::Microseconds(at, Vec::new()) } else { Self::Nanoseconds(at, Vec::new()) };
@@ -138,7 +139,7 @@ impl Column {
         })
     }
 
-    /// Makes room for so many more rows.
+    /// Reserves space for more rows.
     fn reserve(&mut self, rows: usize) {
         match self {
             Self::Unsigned(_, out) | Self::Signed(_, out) | Self::Nanoseconds(_, out) | Self::Microseconds(_, out) => {
@@ -165,7 +166,7 @@ impl Column {
             Self::Text(part, out) | Self::Binary(part, out) => out.add(part.of(record)),
             Self::Dictionary(part, out) => out.add(part.of(record)),
             Self::Id(out, session, digits) => {
-                // Mostly the next one is of the same session.
+                // The next record mostly has the same session.
                 if record.session() != *session {
                     *session = record.session();
                     write_hex(*session, &mut digits[..16]);
@@ -191,7 +192,7 @@ impl Column {
     }
 }
 
-/// Columns that are being made of one record after the other.
+/// Columns under construction, filled one record after the other.
 #[derive(Debug)]
 pub struct Columns {
     columns: Vec<Column>,
@@ -199,13 +200,13 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// Those with these names; None: there is no such column.
+    /// The columns with these names; None: a name is unknown.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>, plain: bool) -> Option<Self> {
         let columns = names.into_iter().map(|name| Column::new(name, plain)).collect::<Option<_>>()?;
         Some(Self { columns, rows: 0 })
     }
 
-    /// Makes room for records of so many bytes.
+    /// Reserves space for records of this many bytes.
     pub fn reserve(&mut self, bytes: usize) {
         self.columns.iter_mut().for_each(|column| column.reserve(bytes / HEAD));
     }
@@ -216,7 +217,7 @@ impl Columns {
         self.columns.iter_mut().for_each(|column| column.add(record));
     }
 
-    /// The records of blocks that are wanted.
+    /// Adds the matching records of blocks.
     pub fn add_blocks(&mut self, blocks: &[&[u8]], wanted: &Wanted<'_>) -> Result<(), Problem> {
         if blocks.iter().map(|block| block.len()).sum::<usize>() > i32::MAX as usize {
             return Err(Problem::TooMuch);
@@ -232,27 +233,27 @@ impl Columns {
         Ok(())
     }
 
-    /// How many rows there are, and the columns in their order.
+    /// The number of rows, and the columns in their order.
     pub fn made(self) -> (usize, Vec<Made>) {
         (self.rows, self.columns.into_iter().map(Column::made).collect())
     }
 }
 
-/// Why there are no columns.
+/// Why the columns could not be built.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A block ends in the middle of a record, or is none.
+    /// A block ends in the middle of a record, or is not a block.
     NoBlock,
-    /// More bytes than one array can hold: give fewer blocks.
+    /// More bytes than an array can hold: pass fewer blocks.
     TooMuch,
 }
 
-/// What of the blocks is wanted.
+/// The selection of records in blocks.
 pub struct Wanted<'a> {
     pub selection: Option<&'a Selection>,
     /// Offsets.
     pub range: std::ops::Range<u64>,
-    /// Records that have expired by then are left out, and those that wait to be due.
+    /// Delayed records, and records that expired by then, are left out.
     pub now: i64,
 }
 
@@ -265,7 +266,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Whether a record is what a subscription asks for.
+/// True if a record matches a subscription.
 pub fn asked(selection: &Selection, record: &Record<'_>) -> bool {
     selection.covers(record.topic) && rules_hold(selection, record)
 }
@@ -280,7 +281,7 @@ fn rules_hold(selection: &Selection, record: &Record<'_>) -> bool {
         )
 }
 
-/// The same for one record after the other: mostly the next one has the topic of the last.
+/// Matches consecutive records; the next record mostly has the topic of the last.
 pub struct Asking<'a> {
     selection: &'a Selection,
     last: Option<(&'a str, bool)>,
@@ -305,7 +306,7 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// A number's 16 digits, eight at a time: each byte of a word becomes one digit.
+/// The 16 digits of a number, eight at a time: each byte of a word becomes a digit.
 fn write_hex(number: u64, digits: &mut [u8]) {
     for (half, out) in [(number >> 32) as u32, number as u32].into_iter().zip(digits.chunks_exact_mut(8)) {
         let mut wide = u64::from(half);
@@ -317,7 +318,7 @@ fn write_hex(number: u64, digits: &mut [u8]) {
     }
 }
 
-/// A block of those records only that are wanted: its offsets grow, but not by one.
+/// A block of the matching records only: its offsets increase, but not always by one.
 pub fn select(block: &[u8], wanted: &Wanted<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     records(block).filter(|record| wanted.has(record)).for_each(|record| out.extend_from_slice(record.bytes));

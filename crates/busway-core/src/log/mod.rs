@@ -1,10 +1,11 @@
-//! The stored log of a stream: records with consecutive offsets from 0, and for each topic a sequence from 1 without gaps.
+//! The stored log of a stream: records with consecutive offsets from 0, and for each topic a sequence from 1 without
+//! gaps.
 //!
-//! `record` is what is stored, `files` what it is stored in, `bucket` one file of the log with its index and what is known of
-//! it. `append` is the appending side and `writer` its thread; `read` and `block` are the reading side, `columns` for Arrow and
-//! `readonly` for the log of another process. `recover` opens a log after any end, `repair` fills holes from a copy, `replica`
-//! is the copy of another log, and `retention` removes old buckets. A stream in memory is the same log on files in memory,
-//! without indexes and without a thread; with `write_behind` a database stores the records.
+//! `record` is the format, `files` the file system, and `bucket` a file of the log with its index. `append` is the
+//! appending side and `writer` its thread; `read` and `block` are the reading side, `columns` for Arrow and `readonly`
+//! for the log of another process. `recover` opens a log after a crash, `repair` fills holes from a mirror, `replica`
+//! is a mirror's copy of a log, and `retention` removes old buckets. A stream in memory is the same log on files in
+//! memory, without indexes and thread; with `write_behind` a database stores the records.
 
 pub mod append;
 pub mod block;
@@ -21,10 +22,10 @@ pub mod retention;
 pub mod write_behind;
 mod writer;
 
-/// When a record is as safe as the stream promises.
+/// When a record counts as safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Safety {
-    /// As soon as the broker has it.
+    /// As soon as the broker has it in memory.
     Memory,
     /// When the operating system has it: it survives the end of the broker.
     #[default]
@@ -33,7 +34,7 @@ pub enum Safety {
     Synced,
 }
 
-/// Ages are nanoseconds; 0 of what begins with `max` is no limit.
+/// The settings of a log. Ages are nanoseconds; a maximum of 0 is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     pub safety: Safety,
@@ -42,11 +43,11 @@ pub struct Settings {
     pub max_age: i64,
     pub max_bytes: u64,
     pub max_count: u64,
-    /// Nothing from this offset on is removed, whatever the limits say.
+    /// No record from this offset on is removed, whatever the limits are.
     pub hold: u64,
-    /// How long a publisher's messages are remembered, to know them when they are sent again.
+    /// How long the messages of a publisher are remembered, to detect duplicates.
     pub once_age: i64,
-    /// How far ahead a message may be due.
+    /// The maximum delay of a message.
     pub max_delay: i64,
     /// Bytes that may wait to be written.
     pub pending_bytes: usize,
@@ -72,19 +73,19 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The size a bucket is cut at: whole buckets are removed, so there should be several within the limits.
+    /// The size and age of a bucket: whole buckets are removed, so there should be several within the limits.
     fn bucket(&self) -> (u64, u64) {
         let part = |most: u64, least: u64| if most == 0 { u64::MAX } else { (most / 8).max(least) };
         (self.bucket_bytes.min(part(self.max_bytes, 64 << 10)), part(self.max_count, 256))
     }
 }
 
-/// Something that should be there and isn't, or is not what was written.
+/// Data that is missing or corrupt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     pub file: String,
     pub position: u64,
-    /// Records that are lost; None: nobody knows how many behind the first.
+    /// The range of lost records; None: the number after the first is unknown.
     pub from: u64,
     pub to: Option<u64>,
     pub what: &'static str,
@@ -92,7 +93,7 @@ pub struct Damage {
 
 #[derive(Debug)]
 pub enum Error {
-    /// Somebody else has opened it.
+    /// Another process has opened it.
     InUse,
     Io(std::io::Error),
 }
@@ -112,28 +113,28 @@ impl std::fmt::Display for Error {
     }
 }
 
-/// Why a message was not taken.
+/// Why a message was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
-    /// Too much waits to be written: try again when `safe` has moved on.
+    /// Too many bytes wait to be written: retry when `safe` has advanced.
     Full,
-    /// A resend of which is not known any more whether it was stored.
+    /// A duplicate that is so old that it is not known whether it was stored.
     TooOld,
-    /// A topic, a name or all of it is longer than a record can be.
+    /// A topic, a name or the whole message is too long for a record.
     TooLarge,
-    /// It is due so late that it would be removed before.
+    /// It is due so late that retention would remove it before.
     TooLate,
-    /// The last write failed; another one is tried before long.
+    /// The last write failed; the log retries soon.
     Failed(String),
-    /// The owner of the log takes nothing new for now, and this is why.
+    /// The owner of the log refuses new records, with this reason.
     NoSpace(String),
 }
 
-/// Where a message is stored.
+/// The position of a stored message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
     pub offset: u64,
     pub sequence: u64,
-    /// It was stored before, and is not stored again.
+    /// It is a duplicate, and was not stored again.
     pub again: bool,
 }

@@ -1,4 +1,4 @@
-//! Reading a log, from any thread: blocks by offset, and places by time, by topic and sequence.
+//! Reading a log from any thread: blocks by offset, and positions by time, topic and sequence.
 
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
@@ -14,16 +14,16 @@ use crate::log::recover::{begins_with, index, Scan, UNREADABLE};
 use crate::log::writer::{Data, Loaded, Piece, Shared, State};
 use crate::matching::selection::Selection;
 
-/// Least bytes that are read at once.
+/// The minimum bytes of a read.
 const LEAST: usize = 64 << 10;
 
-/// Records that follow each other.
+/// Consecutive records.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Block {
     pub bytes: Vec<u8>,
-    /// Offset of the first; above the one asked for: what lies between is gone.
+    /// Offset of the first record. If it is above the requested one, the records between are gone.
     pub first: u64,
-    /// Where to read on.
+    /// The next offset to read.
     pub next: u64,
 }
 
@@ -34,10 +34,10 @@ pub struct Reader {
 }
 
 enum Place {
-    /// In this bucket, with a place before it; the next bucket begins with this offset.
+    /// In this bucket, after this position; the next bucket begins with this offset.
     Bucket(Summary, Option<Mark>, u64),
     Memory(Data),
-    /// Nothing before this offset.
+    /// No record before this offset.
     Later(u64),
 }
 
@@ -80,7 +80,7 @@ impl Reader {
         self.shared.safe_for_all()
     }
 
-    /// The same, whether or not somebody else has it, too.
+    /// As `safe`, whether or not a mirror has the records.
     pub fn written(&self) -> u64 {
         self.shared.safe.load(SeqCst)
     }
@@ -89,7 +89,7 @@ impl Reader {
         self.shared.state().damage.clone()
     }
 
-    /// Bytes of records and buckets, and bytes of all that is kept to find them.
+    /// Bytes of records, number of buckets, and bytes of index files.
     pub fn usage(&self) -> (u64, usize, u64) {
         let state = self.shared.state();
         let indexes = state.buckets.iter().map(|bucket| bucket.index);
@@ -98,20 +98,20 @@ impl Reader {
         (bytes, state.buckets.len(), indexes.chain(more).sum())
     }
 
-    /// Safe records from an offset on: at least one if there is any, otherwise as many as `most` bytes hold. Their checksums fit.
+    /// Reads safe records from an offset on: at most `most` bytes, but at least one record. It verifies checksums.
     pub fn read(&self, from: u64, most: usize) -> io::Result<Block> {
         let mut bytes = Vec::new();
         Ok(self.run(from, most, self.safe(), &mut bytes, |_| ())?.block(bytes))
     }
 
-    /// The same of what the disk has, whether or not somebody else has it, too.
+    /// As `read`, for all written records, whether or not a mirror has them.
     pub fn read_written(&self, from: u64, most: usize) -> io::Result<Block> {
         let mut bytes = Vec::new();
         Ok(self.run(from, most, self.written(), &mut bytes, |_| ())?.block(bytes))
     }
 
-    /// The same up to `end`, into a buffer that is used again: each of them is given to `use_it`. Offset of the first, and where to
-    /// read on.
+    /// As `read` up to `end`, with a reused buffer: calls `use_it` with each record. Returns the first offset, and the
+    /// next to read.
     pub fn scan(
         &self,
         from: u64,
@@ -144,11 +144,11 @@ impl Reader {
                 }
                 Place::Bucket(summary, mark, next) => {
                     match self.read_bucket(&summary, mark, from, most, safe, next, buffer, &mut use_it) {
-                        // Removed meanwhile: then it is no longer in the list.
+                        // If it was removed in the meantime, it is no longer in the list.
                         Err(error) if error.kind() == io::ErrorKind::NotFound && from < self.first() => {
                             Err(self.first())
                         }
-                        // Gone while it is in use: told, and what lies behind it is still there.
+                        // The file was deleted while in use: report it, and continue with the next bucket.
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {
                             self.lose(&summary);
                             Err(next)
@@ -166,7 +166,7 @@ impl Reader {
         Ok(Run { start: 0, end: 0, first: end, next: end })
     }
 
-    /// A run out of one bucket, or the offset where the next one may be.
+    /// Reads a run of records in a bucket, or returns the offset of the next bucket.
     #[allow(clippy::too_many_arguments)]
     fn read_bucket(
         &self,
@@ -222,7 +222,7 @@ impl Reader {
         }
     }
 
-    /// File and index of a bucket; an index that is bad is made anew, in memory.
+    /// Loads the file and the index of a bucket. A bad index is rebuilt in memory.
     fn load(&self, summary: &Summary) -> io::Result<Arc<Loaded>> {
         if let Some(loaded) = self.shared.loaded(summary.base) {
             return Ok(loaded);
@@ -254,9 +254,9 @@ impl Reader {
         Ok(loaded)
     }
 
-    /// A bucket whose file is gone counts no more.
+    /// Removes a bucket whose file is gone.
     fn lose(&self, summary: &Summary) {
-        // Whoever writes a log that is only looked at here may have removed old ones, which is no damage.
+        // The process that writes a log may remove old buckets while it is viewed, which is no damage.
         let begin = begins_with(&*self.shared.files);
         if summary.base < begin {
             self.shared.state().buckets.retain(|bucket| bucket.summary.base >= begin || !bucket.sealed);
@@ -296,7 +296,7 @@ impl Reader {
         Ok(found)
     }
 
-    /// The first record from an offset on for which `is` holds; None: there is none yet.
+    /// The first record from an offset on for which `is` returns true; None: there is none yet.
     fn walk(&self, mut from: u64, to: u64, is: impl Fn(&Record<'_>) -> bool) -> io::Result<Option<u64>> {
         while from < to {
             let block = self.read(from, 1 << 20)?;
@@ -319,9 +319,10 @@ impl Reader {
         own.map(|bucket| bucket.marks.clone()).unwrap_or_default()
     }
 
-    /// Offset of the first record stored at this time or later; the end, if there is none.
+    /// Offset of the first record stored at this time or later; the end if there is none.
     pub fn find_time(&self, stored: i64) -> io::Result<u64> {
-        // A clock that was ahead for a while has left buckets whose times are later than of those behind them. Within one they grow.
+        // A clock that was ahead for a while has left buckets with later times than the next ones. Within a bucket
+        // times grow.
         let earlier = |summary: &Summary| summary.count > 0 && summary.first < stored;
         let from = match self.summaries().iter().rfind(|summary| earlier(summary)) {
             None => self.first(),
@@ -356,8 +357,8 @@ impl Reader {
         self.walk(from, safe, is)
     }
 
-    /// The offset from which on there may be something for a selection: buckets without its topics are skipped. Of what is lost
-    /// nobody knows the topics, so nothing of that is.
+    /// The first offset that may have a record for a selection, after buckets without its topics. Lost records are not
+    /// skipped, since their topics are unknown.
     pub fn skip(&self, from: u64, selection: &Selection) -> io::Result<u64> {
         let mut at = from;
         for summary in self.summaries().into_iter().filter(|summary| summary.end > from) {
@@ -377,8 +378,8 @@ impl Reader {
         Ok(at)
     }
 
-    /// Topics that are there: first and last sequence, number of records; those of the bucket that is written to come from
-    /// `open`, with its base.
+    /// Stored topics: first and last sequence, number of records. Those of the current bucket come from `open`, with
+    /// its base.
     pub fn topics(&self, open: &[Topic], base: u64) -> io::Result<Vec<(String, u64, u64, u64)>> {
         let mut all = std::collections::BTreeMap::<String, (u64, u64, u64)>::new();
         let mut add = |text: &str, last: u64, first: u64, count: u64| {
@@ -387,7 +388,7 @@ impl Reader {
                 (known.1, known.2) = (last, known.2 + count);
             }
         };
-        // What waits to be written is in no bucket yet.
+        // Waiting records are in no bucket yet.
         let (written, waiting): (Vec<_>, Vec<_>) = {
             let state = self.shared.state();
             let pending = state.pending.iter().filter_map(|piece| match piece {
@@ -416,7 +417,7 @@ impl Reader {
         Ok(all.into_iter().map(|(text, (first, last, count))| (text, first, last, count)).collect())
     }
 
-    /// Every record of a bucket.
+    /// Calls `use_it` with every record of a bucket.
     fn each(&self, summary: &Summary, mut use_it: impl FnMut(&Record<'_>)) -> io::Result<()> {
         let mut from = summary.base;
         while from < summary.end {
@@ -427,7 +428,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads everything, so that all damage there is becomes known.
+    /// Reads all records to find all damage.
     pub fn check(&self) -> io::Result<Vec<Damage>> {
         for summary in self.summaries() {
             self.load(&summary)?;
@@ -457,7 +458,7 @@ fn last_before(marks: &[Mark], offset: u64) -> Option<Mark> {
     marks[..marks.partition_point(|mark| mark.offset <= offset)].last().copied()
 }
 
-/// The records that were asked for in bytes that begin with one.
+/// The requested records in bytes that begin with a record.
 #[derive(Debug)]
 struct Run {
     start: usize,
@@ -467,7 +468,7 @@ struct Run {
 }
 
 impl Run {
-    /// `expected` is the offset of the first record in the bytes. Ends before one that is not sound or not the next.
+    /// `expected` is the offset of the first record in the bytes. Stops at one that is corrupt or out of order.
     fn find(
         bytes: &[u8],
         expected: u64,
@@ -477,7 +478,7 @@ impl Run {
         use_it: &mut impl FnMut(&Record<'_>),
     ) -> Self {
         let (mut start, mut next) = (0, expected);
-        // Up to the first that was asked for only lengths and offsets matter.
+        // Before the first requested record only lengths and offsets matter.
         while next < from {
             match size(&bytes[start..]) {
                 Some(size) if offset(&bytes[start..]) == next => (start, next) = (start + size, next + 1),

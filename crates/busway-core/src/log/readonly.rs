@@ -1,7 +1,7 @@
-//! A log that is only looked at, as it is now, also while its broker writes to it.
+//! A read-only view of a log in its current state, even while its broker writes to it.
 //!
-//! Opening mends what a crash has left: it cuts, removes, and makes indexes anew. Here all that goes into a layer in memory above the
-//! folder, which nothing is written to.
+//! Opening a log repairs the effects of a crash: it cuts, removes, and rebuilds indexes. Here these changes go to a
+//! layer in memory above the folder, which stays unchanged.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use super::{Error, Settings};
 use crate::log::files::memory::Simulated;
 use crate::log::recover::{self, TORN};
 
-/// Buckets may be removed between the look at the folder and the look at them; then it is looked again.
+/// Buckets may be removed between listing and opening them; then the view retries this many times.
 const LOOKS: usize = 20;
 
 struct Layer {
@@ -60,7 +60,7 @@ impl Files for Layer {
     }
 }
 
-/// A file that stays as it is.
+/// A file that does not change.
 struct Seen(fs::File);
 
 impl File for Seen {
@@ -86,12 +86,12 @@ impl File for Seen {
 }
 
 impl Log {
-    /// A log to read what a folder has now. What was not written wholly yet is left out.
+    /// Opens the current state of a folder. Incomplete records are left out.
     pub fn view(folder: &Path) -> Result<Self, Error> {
         for look in 1.. {
             let layer = Layer { folder: folder.into(), above: Simulated::new(false) };
             match recover::open(&layer, 0) {
-                // Not the folder itself: then there is nothing to look at.
+                // If the folder itself is missing, there is no log.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && folder.is_dir() && look < LOOKS => {}
                 found => {
                     let mut found = found?;

@@ -1,4 +1,4 @@
-//! One stored message as bytes, and blocks: whole records one after the other.
+//! The binary format of a stored message, and blocks: consecutive complete records.
 //!
 //! All integers are little-endian.
 //!
@@ -7,27 +7,27 @@
 //! 0       4     size      u32   bytes after this field
 //! 4       4     crc       u32   CRC-32C of the bytes after this field
 //! 8       8     offset    u64   place in the stream
-//! 16      8     sequence  u64   place in its topic, from 1; 0: it waits to be due, and is no message of its topic yet
+//! 16      8     sequence  u64   place in its topic, from 1; 0: it is delayed, and does not count in its topic yet
 //! 24      8     stored    i64   when the broker stored it, never less than that of the record before
 //! 32      8     time      i64   when it was sent, by the sender's clock
 //! 40      8     session   u64   with the number the id of the message
 //! 48      8     number    u64
 //! 56      8     expires   i64   0: never
-//! 64      8     due       i64   0: at once; with a sequence it has waited, and is here again since it was due
+//! 64      8     due       i64   0: at once; with a sequence: it was delayed, and appended again when it was due
 //! 72      4     fields    u32   bytes of the fields
 //! 76      2     topic     u16   bytes of the topic
 //! 78      1     sender    u8    bytes of the sender's name
 //! 79      1     flags     u8    FIELDS 1, GROUP 2; the upper six bits: UNSURE
 //! 80      …     topic, sender, fields (a MessagePack map), payload (the rest)
 //! ```
-//! Times are UTC, nanoseconds since 1970. GROUP marks the first record of a write: all before it was as safe as the stream
-//! promises when it was written, but for the last 2^UNSURE - 1 at most, for which somebody else was still waited.
+//! Times are UTC, nanoseconds since 1970. GROUP marks the first record of a write: all records before it had the
+//! configured safety when it was written, except for at most the last 2^UNSURE - 1, which still waited for a mirror.
 
 use crc32c::crc32c;
 
 /// Bytes before the topic.
 pub const HEAD: usize = 80;
-/// Bytes a record may have.
+/// The maximum size of a record in bytes.
 pub const MOST: usize = 1 << 30;
 
 pub mod flag {
@@ -35,17 +35,17 @@ pub mod flag {
     pub const GROUP: u8 = 2;
 }
 
-/// Where UNSURE begins among the flags.
+/// The lowest bit of UNSURE in the flags.
 const UNSURE: u32 = 2;
 
-/// A message that is to be stored.
+/// A message to store.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Message<'a> {
     pub topic: &'a str,
     /// Name of the sender, may be empty.
     pub sender: &'a str,
     pub time: i64,
-    /// 0: nothing that could be sent again.
+    /// 0: the message can't have duplicates.
     pub session: u64,
     pub number: u64,
     pub expires: i64,
@@ -55,14 +55,14 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Bytes its record has; None: it can't have one.
+    /// The size of its record in bytes; None: it is too large.
     pub fn size(&self) -> Option<usize> {
         let size =
             HEAD + self.topic.len() + self.sender.len() + self.fields.map_or(0, <[u8]>::len) + self.payload.len();
         (self.topic.len() <= 0xffff && self.sender.len() <= 0xff && size <= MOST).then_some(size)
     }
 
-    /// Appends the record; the size was asked for.
+    /// Appends the record. The caller has checked the size.
     pub fn encode(&self, offset: u64, sequence: u64, stored: i64, out: &mut Vec<u8>) {
         let fields = self.fields.unwrap_or_default();
         let mut head = [0; HEAD];
@@ -86,7 +86,7 @@ impl Message<'_> {
     }
 }
 
-/// Writes size and checksum of a record.
+/// Writes the size and checksum of a record.
 fn close(record: &mut [u8]) {
     let size = (record.len() - 4) as u32;
     let crc = crc32c(&record[8..]);
@@ -94,24 +94,24 @@ fn close(record: &mut [u8]) {
     record[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Marks the first record of a block as the first of a write, with `unsure` records before it that are not as safe as promised yet.
+/// Marks the first record of a block as the first of a write, after `unsure` records without the configured safety.
 pub fn mark_group(block: &mut [u8], unsure: u64) {
     if let Some(size) = size(block) {
         let digits = (u64::BITS - unsure.leading_zeros()).min(63) as u8;
-        // One that could not be written before is marked again.
+        // A block whose write failed is marked again.
         block[79] = block[79] & flag::FIELDS | flag::GROUP | digits << UNSURE;
         close(&mut block[..size]);
     }
 }
 
-/// Bytes of the record that begins here, if they can be those of one and are all there.
+/// The size of the record at the start, if the size is valid and the record complete.
 #[inline]
 pub fn size(bytes: &[u8]) -> Option<usize> {
     let size = wanted(bytes)?;
     (size <= bytes.len()).then_some(size)
 }
 
-/// Bytes the record that begins here would have; None: not even its size is there, or it can't be one.
+/// The size of the record at the start; None: the size is incomplete or not valid.
 #[inline]
 pub fn wanted(bytes: &[u8]) -> Option<usize> {
     let size = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?) as usize + 4;
@@ -123,13 +123,13 @@ fn word(bytes: &[u8], at: usize) -> [u8; 8] {
     bytes[at..at + 8].try_into().expect("eight bytes")
 }
 
-/// The offset of the record that begins here.
+/// The offset of the record at the start.
 #[inline]
 pub fn offset(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word(bytes, 8))
 }
 
-/// A record whose lengths fit.
+/// A record with valid lengths.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
     pub bytes: &'a [u8],
@@ -140,7 +140,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record these bytes begin with, its checksum not looked at.
+    /// The record at the start, without verifying its checksum.
     #[inline]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let bytes = &bytes[..size(bytes)?];
@@ -154,7 +154,7 @@ impl<'a> Record<'a> {
         (has || fields.is_empty()).then_some(Self { bytes, topic, sender, fields: has.then_some(fields), payload })
     }
 
-    /// The same, and its checksum fits.
+    /// The record at the start, with a verified checksum.
     #[inline]
     pub fn sound(bytes: &'a [u8]) -> Option<Self> {
         let size = size(bytes)?;
@@ -166,7 +166,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The eight bytes at a place of the head.
+    /// The eight bytes at an offset of the head.
     #[inline]
     pub fn word(&self, at: usize) -> [u8; 8] {
         word(self.bytes, at)
@@ -204,32 +204,32 @@ impl<'a> Record<'a> {
         i64::from_le_bytes(word(self.bytes, 64))
     }
 
-    /// Whether it was stored to be delivered later. Nobody is given it: when it is due it is appended once more.
+    /// True if it is delayed. Nobody receives it: when it is due, it is appended again.
     #[inline]
     pub fn is_parked(&self) -> bool {
         self.sequence() == 0
     }
 
-    /// Whether it was parked before.
+    /// True if it is the second record of a delayed message.
     pub fn is_released(&self) -> bool {
         self.due() != 0 && !self.is_parked()
     }
 
-    /// Whether it is no message to be given to anybody, or not any more.
+    /// True if it is delayed or expired, so that nobody receives it.
     #[inline]
     pub fn is_hidden(&self, now: i64) -> bool {
         let expires = self.expires();
         self.is_parked() || (expires != 0 && expires <= now)
     }
 
-    /// Of one that begins a write: everything before this offset was as safe as promised then.
+    /// For the first record of a write: everything before this offset had the configured safety then.
     pub fn sure(&self) -> Option<u64> {
         let flags = self.bytes[79];
         let unsure = (1_u64 << (flags >> UNSURE)) - 1;
         (flags & flag::GROUP != 0).then(|| self.offset().saturating_sub(unsure))
     }
 
-    /// What was to be stored.
+    /// The stored message.
     pub fn message(&self) -> Message<'a> {
         Message {
             topic: self.topic,
@@ -245,7 +245,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The records of a block, up to the first whose lengths don't fit.
+/// The records of a block, up to the first with invalid lengths.
 #[derive(Debug, Clone)]
 pub struct Records<'a> {
     pub rest: &'a [u8],
@@ -266,16 +266,16 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// The first sound record behind a bad one at `at`, and where it begins; its offset is at least `expected` and below `limit`.
+/// The first valid record after a bad one at `at`, and its position; its offset is from `expected` to below `limit`.
 pub fn behind(bytes: &[u8], at: usize, expected: u64, limit: u64) -> Option<(usize, u64)> {
-    // Few bytes look like such an offset, so that the checksum of few places has to be computed.
+    // Few bytes look like such an offset, so that few checksums have to be computed.
     let most = expected.saturating_add((bytes.len() - at) as u64 + (1 << 20)).min(limit);
     let fits = |at: usize| {
         let rest = bytes.get(at..).filter(|rest| rest.len() >= HEAD)?;
         let found = offset(rest);
         ((expected..most).contains(&found) && Record::sound(rest).is_some()).then_some((at, found))
     };
-    // Mostly its size is right, which is also safer: a payload may hold the bytes of a record.
+    // Try the size in the bad record first: a payload may contain the bytes of a record.
     let next = wanted(&bytes[at..]).and_then(|size| fits(at + size));
     next.or_else(|| (at + 1..bytes.len().saturating_sub(HEAD - 1)).find_map(fits))
 }

@@ -1,9 +1,9 @@
-//! What is found when a log is opened: only the last bucket is read, the newest file with all that is known before it
-//! (`whole`), the indexes behind that, of the others only the heads of their indexes.
+//! Recovery when a log is opened: it reads the last bucket, the newest checkpoint, the indexes after it, and only the
+//! heads of older indexes.
 //!
-//! A torn tail is cut. Anything else that is not as it was written is told and left as a hole; what lies behind stays. A hole
-//! is told from a torn tail by a record behind it that begins a write, and says that all that is missing was safe then. Otherwise
-//! some of it may be sent again, and is not to be stored behind what its publisher sent later.
+//! A torn tail is cut. Other corrupt data is reported as damage and becomes a hole; the records after it stay. A record
+//! after a hole that begins a write shows that the missing records were safe, so it is not a torn tail. Otherwise the
+//! publisher may send some of them again, and they must not be stored after later ones.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,13 +19,14 @@ use crate::log::bucket::dedup::Once;
 use crate::log::bucket::delayed::Waiting;
 use crate::log::writer::Bucket;
 
-/// The file that has the offset of the first record that was not removed: u64, and its CRC-32C.
+/// The file with the offset of the first record that was not removed: u64, and its CRC-32C.
 pub const FIRST: &str = "first";
-/// The file that has the offset behind the last record when the log was closed, in the same way: no less may be there.
+/// The file with the offset after the last record when the log was closed, in the same format: fewer records mean a
+/// loss.
 pub const NEXT: &str = "next";
 pub const UNREADABLE: &str = "what was known of all before is unreadable";
 
-/// What a write that was cut short has left.
+/// The description of an incomplete write.
 pub const TORN: &str = "a torn tail";
 
 #[derive(Default)]
@@ -41,7 +42,7 @@ pub struct Found {
     /// See `shared::State`.
     pub orphans: Vec<(u64, u64)>,
     pub wholes: Vec<(u64, u64)>,
-    /// Bytes and buckets behind the newest of `wholes`.
+    /// Bytes and buckets after the newest checkpoint.
     pub behind: (u64, u64),
 }
 
@@ -49,14 +50,14 @@ fn number(name: &str, end: &str) -> Option<u64> {
     name.strip_suffix(end).filter(|digits| digits.len() == 20)?.parse().ok()
 }
 
-/// An offset that a file of its own has, if it is sound.
+/// Reads an offset from its file, if it is valid.
 fn read_note(files: &dyn Files, name: &str) -> io::Result<Option<u64>> {
     let bytes = rest(&*files.open(name)?, 0, 13)?;
     let found = bytes.split_at_checked(8).filter(|(offset, crc)| crc32c(offset).to_le_bytes() == **crc);
     Ok(found.and_then(|(offset, _)| Some(u64::from_le_bytes(offset.try_into().ok()?))))
 }
 
-/// An offset that a file of its own has; 0 if there is none.
+/// Reads an offset from its file; 0 if there is none.
 fn noted(files: &dyn Files, names: &[String], name: &str, damage: &mut Vec<Damage>) -> io::Result<u64> {
     if !names.iter().any(|known| known == name) {
         return Ok(0);
@@ -73,7 +74,7 @@ fn noted(files: &dyn Files, names: &[String], name: &str, damage: &mut Vec<Damag
     }))
 }
 
-/// The index of a bucket, if it is sound.
+/// Reads the index of a bucket, if it is valid.
 pub fn index(files: &dyn Files, base: u64) -> io::Result<Option<Index>> {
     let file = match files.open(&index_name(base)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -87,12 +88,12 @@ fn summary(files: &dyn Files, base: u64) -> io::Result<Option<Summary>> {
     Ok(Summary::read(&head).map(|found| found.0).filter(|found| found.base == base))
 }
 
-/// Reads the records of a bucket into what is known of it.
+/// Reads the records of a bucket, and builds its index.
 pub struct Scan {
     pub building: Building,
     pub topics: Topics,
     pub once: Once,
-    /// The offset the next bucket begins with; None: this is the last.
+    /// The first offset of the next bucket; None: this is the last one.
     pub limit: Option<u64>,
 }
 
@@ -102,7 +103,7 @@ impl Scan {
         index.ok_or_else(|| io::Error::other("an index could not be made anew"))
     }
 
-    /// The bytes begin behind what `building` has, whose length becomes the one up to which they are sound.
+    /// Processes bytes after those in `building`, whose length then covers the valid ones.
     pub fn run(&mut self, bytes: &[u8], damage: &mut Vec<Damage>) {
         let start = self.building.summary.length;
         let file = log_name(self.building.summary.base);
@@ -121,18 +122,18 @@ impl Scan {
                 Some(record) => Some((at, record.offset())),
                 None => behind(bytes, at, expected, limit),
             };
-            let mut told =
+            let mut lost =
                 Damage { file: file.clone(), position: start + at as u64, from: expected, to: self.limit, what: TORN };
             match next {
                 Some((to, offset)) if self.limit.is_some() || was_safe(bytes, to, offset) => {
-                    (told.to, told.what) = (Some(offset), "a bad record");
-                    damage.push(told);
+                    (lost.to, lost.what) = (Some(offset), "a bad record");
+                    damage.push(lost);
                     self.topics.skip(offset - expected);
                     self.building.skipped += offset - expected;
                     (at, self.building.summary.end) = (to, offset);
                 }
                 _ => {
-                    damage.push(told);
+                    damage.push(lost);
                     if let Some(limit) = self.limit {
                         self.topics.skip(limit - expected);
                         at = bytes.len();
@@ -145,7 +146,7 @@ impl Scan {
     }
 }
 
-/// Whether some record from here on says that all before this offset was safe.
+/// True if a record from here on shows that all records before this offset were safe.
 fn was_safe(bytes: &[u8], mut at: usize, offset: u64) -> bool {
     while at < bytes.len() {
         match Record::sound(&bytes[at..]) {
@@ -168,17 +169,17 @@ struct Opening<'a> {
     found: Found,
 }
 
-/// Says that everything before this offset was removed.
+/// Writes that all records before this offset were removed.
 pub fn begin_with(files: &dyn Files, first: u64) -> io::Result<()> {
     note(files, FIRST, first)
 }
 
-/// What was said so last; 0 if nothing was.
+/// Reads the first offset; 0 if it was never written.
 pub fn begins_with(files: &dyn Files) -> u64 {
     read_note(files, FIRST).ok().flatten().unwrap_or(0)
 }
 
-/// Says that the log went up to this offset.
+/// Writes that the log ended at this offset.
 pub fn end_with(files: &dyn Files, next: u64) -> io::Result<()> {
     note(files, NEXT, next)
 }
@@ -189,7 +190,7 @@ fn note(files: &dyn Files, name: &str, offset: u64) -> io::Result<()> {
     replace(files, name, &bytes, true)
 }
 
-/// What is there; if that is nothing, a log that begins with this offset.
+/// Opens the existing log, or creates one that begins with this offset.
 pub fn open(files: &dyn Files, fresh: u64) -> io::Result<Found> {
     let mut names = files.list()?;
     let ours = |name: &String| {
@@ -218,18 +219,18 @@ pub fn open(files: &dyn Files, fresh: u64) -> io::Result<Found> {
 }
 
 impl Opening<'_> {
-    /// Removes what a trim that was cut short has left.
+    /// Completes an interrupted trim.
     fn finish_removal(&mut self, begin: u64) -> io::Result<()> {
         for base in self.logs.iter().filter(|base| **base < begin) {
             self.files.remove(&log_name(*base))?;
         }
         self.logs.retain(|base| *base >= begin);
-        // What knows more than the last two `wholes` and the indexes behind them do.
+        // Files that are older than the last two checkpoints and the indexes after them.
         while self.wholes.len() > 2 {
             self.wholes.pop_first().map_or(Ok(()), |end| self.files.remove(&whole_name(end)))?;
         }
         let cut = if self.wholes.len() == 2 { self.wholes.first().copied().unwrap_or(0) } else { 0 };
-        // A bucket may have gone on behind a `whole`, when it was opened again.
+        // A bucket may have grown after a checkpoint, when it was opened again.
         let cut = self.indexes.range(..cut).next_back().copied().unwrap_or(cut);
         let stays = |base: &u64| *base >= begin.min(cut);
         for base in self.indexes.iter().filter(|base| !stays(base)) {
@@ -239,7 +240,7 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// What the files beside the buckets take.
+    /// Measures the files beside the buckets.
     fn measure(&mut self, begin: u64) -> io::Result<()> {
         let size = |name: String| self.files.open(&name)?.size();
         for bucket in &mut self.found.buckets {
@@ -258,7 +259,7 @@ impl Opening<'_> {
         Ok(())
     }
 
-    fn told(&mut self, file: String, range: (u64, u64), what: &'static str) {
+    fn report(&mut self, file: String, range: (u64, u64), what: &'static str) {
         let damage = Damage { file, position: 0, from: range.0, to: Some(range.1), what };
         if !self.found.damage.contains(&damage) {
             self.found.damage.push(damage);
@@ -270,7 +271,7 @@ impl Opening<'_> {
         let bases: Vec<u64> = self.logs.union(&self.indexes).copied().filter(|base| *base >= begin).collect();
         for (i, base) in bases.iter().copied().enumerate() {
             if base > next {
-                self.told(log_name(next), (next, base), "a bucket is missing");
+                self.report(log_name(next), (next, base), "a bucket is missing");
             }
             let limit = bases.get(i + 1).copied();
             next = match (self.logs.contains(&base), limit) {
@@ -283,14 +284,14 @@ impl Opening<'_> {
         if !active {
             let known = self.before(u64::MAX)?;
             if next < known.end {
-                self.told(log_name(next), (next, known.end), "a bucket is missing");
+                self.report(log_name(next), (next, known.end), "a bucket is missing");
                 next = known.end;
             }
             (self.found.topics, self.found.once, self.found.waiting) = (known.topics, known.once, known.waiting);
             self.found.stored = known.stored;
         }
         if next < end {
-            self.told(log_name(next), (next, end), "a bucket is missing");
+            self.report(log_name(next), (next, end), "a bucket is missing");
             self.found.topics.skip(end - next);
             if let Some(last) = self.found.buckets.last_mut() {
                 last.sealed = true;
@@ -302,21 +303,21 @@ impl Opening<'_> {
             self.found.bucket = Building::new(next);
         }
         self.found.next = next;
-        // What went with old records was told then.
+        // Delayed messages that were removed were reported then.
         self.found.waiting.trim(begin);
         self.found.waiting.dropped = 0;
         self.found.stored = self.found.buckets.last().map_or(self.found.stored, |bucket| bucket.summary.last);
         Ok(())
     }
 
-    /// An index whose bucket is gone.
+    /// Handles an index without its bucket.
     fn only_index(&mut self, base: u64) -> io::Result<Option<u64>> {
         let end = summary(self.files, base)?.map(|summary| summary.end);
-        self.told(log_name(base), (base, end.unwrap_or(base)), "a bucket is missing");
+        self.report(log_name(base), (base, end.unwrap_or(base)), "a bucket is missing");
         Ok(end)
     }
 
-    /// All that was known before a bucket.
+    /// Loads the state before a bucket.
     fn before(&mut self, base: u64) -> io::Result<Whole> {
         let mut known = Whole::default();
         for end in self.wholes.iter().rev().copied().collect::<Vec<_>>() {
@@ -324,14 +325,14 @@ impl Opening<'_> {
                 known = whole;
                 break;
             }
-            self.told(whole_name(end), (end, end), UNREADABLE);
+            self.report(whole_name(end), (end, end), UNREADABLE);
             self.files.remove(&whole_name(end))?;
             self.wholes.remove(&end);
         }
         let begin = self.indexes.range(..known.end).next_back().copied().unwrap_or(known.end);
         for earlier in self.indexes.range(begin..base.max(begin)).copied().collect::<Vec<_>>() {
             let mut found = index(self.files, earlier)?;
-            // Its head was sound, or it would have been made anew before.
+            // Its head was valid, or it would have been rebuilt before.
             let limit = self.logs.range(earlier + 1..).next().copied().filter(|_| self.logs.contains(&earlier));
             if let Some(limit) = limit.filter(|_| found.is_none()) {
                 self.index_anew(earlier, limit)?;
@@ -339,7 +340,7 @@ impl Opening<'_> {
             }
             match found {
                 Some(index) => Self::carry(&mut known, &index),
-                None => self.told(index_name(earlier), (earlier, earlier), "an index is unreadable"),
+                None => self.report(index_name(earlier), (earlier, earlier), "an index is unreadable"),
             }
         }
         if base < u64::MAX {
@@ -360,7 +361,7 @@ impl Opening<'_> {
         (known.end, known.stored) = (end, last);
     }
 
-    /// A bucket that is not the last: its index speaks for it, or is made anew.
+    /// Handles a bucket that is not the last one: it uses its index, or rebuilds it.
     fn sealed(&mut self, base: u64, limit: u64) -> io::Result<u64> {
         let size = self.files.open(&log_name(base))?.size()?;
         let known = if self.indexes.contains(&base) { summary(self.files, base)? } else { None };
@@ -375,15 +376,15 @@ impl Opening<'_> {
     }
 
     fn index_anew(&mut self, base: u64, limit: u64) -> io::Result<Summary> {
-        self.told(index_name(base), (base, base), "an index was made anew");
+        self.report(index_name(base), (base, base), "an index was made anew");
         let file = self.files.open(&log_name(base))?;
         let bytes = rest(&*file, 0, file.size()?)?;
         let (building, topics, once) = (Building::new(base), Topics::default(), Once::default());
         let mut scan = Scan { building, topics, once, limit: Some(limit) };
         scan.run(&bytes, &mut self.found.damage);
         let end = scan.building.summary.end;
-        if end < limit && self.found.damage.last().is_none_or(|told| told.to != Some(limit)) {
-            self.told(log_name(base), (end, limit), "records are missing");
+        if end < limit && self.found.damage.last().is_none_or(|damage| damage.to != Some(limit)) {
+            self.report(log_name(base), (end, limit), "records are missing");
             scan.topics.skip(limit - end);
         }
         replace(self.files, &index_name(base), &scan.building.index(&scan.topics, &scan.once), true)?;
@@ -396,7 +397,7 @@ impl Opening<'_> {
         let size = file.size()?;
         let known = if self.indexes.contains(&base) { index(self.files, base)? } else { None };
         if known.is_none() && self.indexes.contains(&base) {
-            self.told(index_name(base), (base, base), "an index is unreadable");
+            self.report(index_name(base), (base, base), "an index is unreadable");
         }
         let mut all = self.before(base)?;
         let (building, topics, once) = (Building::new(base), Topics::default(), Once::default());
@@ -406,7 +407,7 @@ impl Opening<'_> {
                 index.carry(base, &mut scan.topics, &mut scan.once);
                 scan.building = index.building();
             }
-            // It knows also of what is missing.
+            // The index also covers missing records.
             Some(index) => Self::carry(&mut all, &index),
             None => {}
         }
@@ -414,7 +415,7 @@ impl Opening<'_> {
         scan.run(&bytes, &mut self.found.damage);
         let mut next = scan.building.summary.end;
         if next < all.end {
-            self.told(log_name(base), (next, all.end), "records are missing");
+            self.report(log_name(base), (next, all.end), "records are missing");
             next = all.end;
         } else {
             scan.index()?.carry(all.end, &mut all.topics, &mut all.once);
@@ -423,7 +424,7 @@ impl Opening<'_> {
         if scan.building.summary.length < size {
             file.cut(scan.building.summary.length)?;
         }
-        // Who was killed may have had no time to sync what it wrote. From now on that is shown, so nothing may take it back.
+        // A killed process may not have synced its writes. Readers see these records now, so sync them first.
         if !bytes.is_empty() {
             file.sync()?;
             self.files.sync()?;

@@ -1,8 +1,8 @@
-//! Holes are closed: the records that were there are put back, byte for byte, by who has a copy of them.
+//! Repair: fills holes with the lost records, byte for byte, from a mirror's copy.
 //!
-//! Where their bytes were they are written over what is left of them; where a file ends too early or is missing they get a file
-//! of their own. When no more come the log is opened anew in its place, so that whatever is known of it is known as if nothing had
-//! been lost. Until then nobody should read there.
+//! If the bucket continues after a hole, they overwrite the damaged bytes; if a file ends too early or is missing, they
+//! get their own file. At the end the log is reopened, so that its state is as if nothing had been lost. Until then
+//! nobody should read the repaired range.
 
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
@@ -15,21 +15,21 @@ use super::record::{behind, Record};
 use super::Damage;
 use crate::log::recover;
 
-/// A hole that is being closed.
+/// A hole that is being repaired.
 pub(super) struct Closing {
     hole: Damage,
     file: Arc<dyn File>,
-    /// The offset that comes next, and where it goes.
+    /// The next offset, and its position.
     next: u64,
     at: u64,
-    /// Where the bytes end that are behind the hole; None: nothing is.
+    /// The end of the damaged bytes before the records after the hole; None: no record follows.
     end: Option<u64>,
 }
 
 impl Log {
-    /// Takes back records of a hole, from its first offset on or from where the last ones have ended; those behind the hole are left
-    /// out. How many it took: none if there is no such hole, if they are not what was there, or if something waits to be written.
-    /// They count when `mended` has been called.
+    /// Restores records of a hole, from its first offset or after the last restored one; records after the hole are
+    /// ignored. Returns how many. 0: there is no such hole, the records differ from the lost ones, or data waits to be
+    /// written. Readers see them after `mended`.
     pub fn mend(&mut self, block: &[u8]) -> io::Result<u64> {
         let Some(begin) = Record::sound(block).map(|record| record.offset()) else { return Ok(0) };
         if !self.is_quiet() {
@@ -59,7 +59,7 @@ impl Log {
         Ok(if fits { upto - begin } else { 0 })
     }
 
-    /// No more come now: what came is safe, and the log is what its files say.
+    /// Ends the repair: the restored records are safe, and the log is reopened from its files.
     pub fn mended(&mut self) -> io::Result<()> {
         if self.closing.is_empty() || !self.is_quiet() {
             return Ok(());
@@ -72,7 +72,7 @@ impl Log {
         self.open_anew(&closed)
     }
 
-    /// Nothing is on its way into a file.
+    /// True if no data waits to be written.
     fn is_quiet(&self) -> bool {
         let state = self.shared.state();
         self.tail.is_empty()
@@ -87,7 +87,7 @@ impl Log {
     fn close_hole(&self, begin: u64) -> io::Result<Option<Closing>> {
         let holes = |one: &&Damage| one.from == begin && one.to.is_some_and(|to| to > begin);
         let known = self.shared.state().damage.iter().filter(holes).cloned().collect::<Vec<_>>();
-        // Several may have told of it, and not all of them know where in a file it is.
+        // Several components may have reported the hole, not all of them with its position.
         for hole in &known {
             if let Some(closing) = self.write_over(hole)? {
                 return Ok(Some(closing));
@@ -96,7 +96,7 @@ impl Log {
         known.first().map_or(Ok(None), |hole| self.write_beside(hole))
     }
 
-    /// Into a bucket that goes on behind the hole.
+    /// Starts to write into a bucket that continues after the hole.
     fn write_over(&self, hole: &Damage) -> io::Result<Option<Closing>> {
         let buckets: Vec<_> = self.shared.state().buckets.iter().map(|bucket| bucket.summary).collect();
         let inside = |base: u64, end: u64| base <= hole.from && hole.to.is_some_and(|to| to < end);
@@ -106,11 +106,11 @@ impl Log {
         }
         let file = self.shared.files.open(&hole.file)?;
         let left = rest(&*file, hole.position, bucket.length)?;
-        // A record of the log itself behind the hole says how long that is.
+        // A valid record after the hole gives its size.
         let Some((room, _)) = behind(&left, 0, hole.from, bucket.end).filter(|(_, to)| Some(*to) == hole.to) else {
             return Ok(None);
         };
-        // It tells of the hole.
+        // The index contains the hole.
         match self.shared.files.remove(&index_name(bucket.base)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -119,7 +119,8 @@ impl Log {
         Ok(Some(Closing { hole: hole.clone(), file, next, at, end: Some(at + room as u64) }))
     }
 
-    /// Into a bucket of their own, if no other has records there. One that has none at all is of no use.
+    /// Starts to write into a new bucket, unless another one has records there. A bucket without any records is
+    /// removed.
     fn write_beside(&self, hole: &Damage) -> io::Result<Option<Closing>> {
         let has = |base: u64, end: u64| base <= hole.from && hole.from < end;
         let taken = self.shared.state().buckets.iter().any(|bucket| has(bucket.summary.base, bucket.summary.end));
@@ -130,14 +131,14 @@ impl Log {
         Ok(Some(Closing { hole: hole.clone(), file, next: hole.from, at: 0, end: None }))
     }
 
-    /// What is known of the log is what its files say now.
+    /// Reopens the log from its files.
     fn open_anew(&mut self, closed: &[Closing]) -> io::Result<()> {
         let found = recover::open(&*self.shared.files, 0)?;
         if found.next != self.next {
             return Err(io::Error::other("a log that was mended ends at another place"));
         }
         let mut state = self.shared.state();
-        // Who opened it and who read it may both have told of a hole, and what is left of it is found again.
+        // Opening and reading may both have reported a hole, and reopening reports the rest of it again.
         let inside = |one: &Damage, hole: &Damage| {
             one.from >= hole.from && one.to.is_some_and(|to| to > one.from) && one.to <= hole.to
         };
@@ -204,7 +205,7 @@ mod tests {
         out
     }
 
-    /// The records from one offset to before another, of a log with nothing missing.
+    /// The records from one offset to before another, of a log without holes.
     fn part(whole: &[u8], begin: u64, end: u64) -> Vec<u8> {
         let inside = records(whole).filter(|record| (begin..end).contains(&record.offset()));
         inside.flat_map(|record| record.bytes.to_vec()).collect()
@@ -214,7 +215,7 @@ mod tests {
         name.strip_suffix(".log").is_some()
     }
 
-    /// Zeros where these records were, as of a page that never came to the disk; nothing knows of them.
+    /// Overwrites these records with zeros, as of a page that was never written to the disk.
     fn dig(files: &Simulated, whole: &[u8], begin: u64, end: u64) {
         let (at, size) = (part(whole, 0, begin).len() as u64, part(whole, begin, end).len());
         files.open(&log_name(0)).unwrap().write_at(&vec![0; size], at).unwrap();
@@ -236,7 +237,7 @@ mod tests {
             let mut log = opened(&files, Settings::default());
             assert_eq!(holes(&log), [(begin, Some(end))]);
             assert_eq!(log.reader().read(begin, 1 << 20).unwrap().first, end);
-            // What lies behind the hole is there, and left alone.
+            // The records after the hole exist and stay unchanged.
             assert_eq!(log.mend(&part(&whole, begin, 10)).unwrap(), end - begin);
             assert_eq!(holes(&log), [(begin, Some(end))], "nobody has looked yet");
             log.mended().unwrap();
@@ -335,7 +336,7 @@ mod tests {
         }
     }
 
-    /// Numbers that look random (xorshift).
+    /// Pseudo-random numbers (xorshift).
     fn chance(state: &mut u64, below: usize) -> usize {
         *state ^= *state << 13;
         *state ^= *state >> 7;
@@ -367,7 +368,7 @@ mod tests {
             log.reader().check().unwrap();
             for (begin, end) in holes(&log) {
                 let Some(end) = end else { continue };
-                // Others first, of which nothing may be taken.
+                // Records that do not fit come first, and must be refused.
                 log.mend(&part(&whole, begin + 1, end)).unwrap();
                 let mut at = begin;
                 while at < end {

@@ -1,6 +1,6 @@
-//! The copy of a log that somebody else appends to: the same records with the same bytes, so also with holes where those have some.
+//! A mirror's copy of a log: the same records with the same bytes, and the same holes.
 //!
-//! A copy removes nothing by limits of its own: what the other one has no more goes by `trim_to`.
+//! A copy has no limits of its own: `trim_to` removes the records that the original has removed.
 
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -14,18 +14,18 @@ use crate::log::recover::begin_with;
 use crate::log::retention::Trimmed;
 use crate::log::writer::State;
 
-/// Offsets, sequences and times are below.
+/// Offsets, sequences and times must be below.
 const MOST: u64 = 1 << 63;
 
 /// Why a block was not copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Uncopied {
     Refused(Refused),
-    /// It is none of this log.
+    /// The block does not belong to this log.
     Wrong(&'static str),
 }
 
-/// The records of a block, if it can be one that goes on from `next`.
+/// The records of a block, if it can follow at `next`.
 fn checked(block: &[u8], mut next: u64) -> Result<Vec<Record<'_>>, &'static str> {
     let (mut all, mut rest) = (Vec::new(), block);
     while !rest.is_empty() {
@@ -44,12 +44,12 @@ fn checked(block: &[u8], mut next: u64) -> Result<Vec<Record<'_>>, &'static str>
 }
 
 impl Log {
-    /// Takes the records of a block as they are, all or none; they are stored when `safe` is above their offsets. False: too much
-    /// waits to be written.
+    /// Appends the records of a block unchanged, all or none; they are stored when `safe` is above their offsets.
+    /// False: too much waits to be written.
     pub fn copy(&mut self, block: &[u8]) -> Result<bool, Uncopied> {
         self.check_writing().map_err(Uncopied::Refused)?;
         let all = checked(block, self.next).map_err(Uncopied::Wrong)?;
-        // What was appended is marked when it is written, and this is not.
+        // Appended records are marked when they are written, copied ones are not.
         self.flush();
         let waiting = self.shared.waiting.load(Relaxed);
         if waiting > 0 && waiting + block.len() > self.settings.pending_bytes {
@@ -87,7 +87,7 @@ impl Log {
         (self.next, self.stored) = (offset + 1, stored);
     }
 
-    /// Removes the buckets that lie wholly before this offset. If that is all there was, the log goes on from there.
+    /// Removes the buckets before this offset. If none is left, the log continues there.
     pub fn trim_to(&mut self, first: u64) -> io::Result<Trimmed> {
         let own = self.bucket.summary;
         if own.count > 0 && own.end <= first {
@@ -116,15 +116,14 @@ impl Log {
         Ok(gone)
     }
 
-    /// Nothing from this offset on is safe, whatever the disk has: somebody else has to have it, too. None: the disk alone counts.
-    /// What was safe stays so.
+    /// Limits `safe` to this offset until a mirror has the records. None: only the disk counts. Safe records stay safe.
     pub fn confirm(&mut self, upto: Option<u64>) {
-        let _state = self.shared.state(); // so `safe` stands still
+        let _state = self.shared.state(); // the lock keeps `safe` unchanged
         let cap = upto.map_or(u64::MAX, |upto| upto.max(self.shared.safe_for_all()));
         self.shared.cap.store(cap, SeqCst);
     }
 
-    /// While it rests it takes nothing, also nothing that it has already, as if too much waited to be written.
+    /// Suspends the log: it accepts no records, not even duplicates, as if too much waited to be written.
     pub fn rest(&mut self, yes: bool) {
         self.resting = yes;
     }
@@ -244,7 +243,7 @@ mod tests {
         assert_eq!((again.reader().first(), again.next()), (5, 30));
         let holes: Vec<Damage> = again.reader().damage();
         assert_eq!(holes.iter().map(|one| (one.from, one.to)).collect::<Vec<_>>(), [(10, Some(20))]);
-        // Old ones go by whole buckets, and the copy is never emptied but for all of it.
+        // Only whole buckets are removed, except if the copy has no newer records.
         assert_eq!(again.trim_to(9).unwrap().buckets, 0);
         assert_eq!(again.trim_to(10).unwrap().buckets, 1);
         assert_eq!(again.reader().first(), 20);

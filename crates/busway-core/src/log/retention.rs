@@ -1,6 +1,6 @@
-//! Old buckets leave: by age, bytes and count, whole ones, the oldest first.
+//! Retention: removes the oldest buckets by age, bytes and count.
 //!
-//! Whoever owns the log asks for it now and then (`Log::trim`); the writer does it by itself where much is over a limit.
+//! The owner of the log calls `Log::trim` regularly; the writer calls it if many buckets exceed the limits.
 
 use std::io;
 use std::sync::PoisonError;
@@ -12,21 +12,22 @@ use crate::log::bucket::checkpoint::whole_name;
 use crate::log::recover::begin_with;
 use crate::log::writer::{Bucket, Shared, State};
 
-/// Buckets that are over a limit before the writer removes them: each removal has to be synced.
+/// Buckets over the limits before the writer removes them, since each removal needs a sync.
 const MUCH: usize = 8;
 
-/// What was removed.
+/// The removed records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Trimmed {
     pub records: u64,
     pub bytes: u64,
     pub buckets: usize,
-    /// What else is over the limits, and is held.
+    /// Records and bytes beyond the limits that `hold` keeps.
     pub held: (u64, u64),
 }
 
 impl State {
-    /// The first buckets that are over the limits, or for which `old` holds; none with an offset of `hold` or above.
+    /// The first buckets that exceed the limits, or for which `old` returns true; none with an offset of `hold` or
+    /// above.
     fn over(&self, settings: &Settings, old: &impl Fn(&State, usize) -> bool, hold: u64) -> Trimmed {
         let mut bytes: u64 = self.buckets.iter().map(|bucket| bucket.summary.length).sum();
         let mut count: u64 = self.buckets.iter().map(|bucket| bucket.summary.count).sum();
@@ -67,14 +68,14 @@ impl Shared {
         Ok(gone)
     }
 
-    /// By bytes and count, if that is much.
+    /// Trims by bytes and count, if many buckets exceed the limits.
     pub fn trim_much(&self) {
         let state = self.state();
         let settings = state.settings;
         let much = state.over(&settings, &|_, _| false, u64::MAX).buckets >= MUCH;
         drop(state);
         if much {
-            // What can't be removed now is tried again by who owns the log, and hears of it.
+            // The owner retries, and gets the error.
             let _ = self.trim(&settings, |_, _| false, u64::MAX);
         }
     }
@@ -82,7 +83,7 @@ impl Shared {
     /// Removes the buckets before this offset.
     fn remove(&self, first: u64) -> io::Result<()> {
         if self.indexed {
-            // From here on they are gone, even if there is no time to remove them.
+            // From here on they count as removed, even if the process ends before their files are deleted.
             begin_with(&*self.files, first)?;
         }
         let mut state = self.state();
@@ -96,7 +97,7 @@ impl Shared {
         gone.iter().try_for_each(|bucket| self.files.remove(&log_name(bucket.summary.base)))
     }
 
-    /// Removes what knows nothing that the last two `wholes` and the indexes behind them don't.
+    /// Removes files that the last two checkpoints and the indexes after them replace.
     fn clean(&self) -> io::Result<()> {
         let mut state = self.state();
         let keep = state.wholes.len().saturating_sub(2);
@@ -104,7 +105,7 @@ impl Shared {
             return Ok(());
         }
         let older: Vec<u64> = state.wholes.drain(..keep).map(|whole| whole.0).collect();
-        // A bucket may have gone on behind a `whole`, when it was opened again: so the one before it stays.
+        // A bucket may have grown after a checkpoint, when it was opened again: so the one before it stays.
         let cut = state.wholes[0].0;
         let cut = state.orphans.iter().map(|known| known.0).filter(|base| *base < cut).max().unwrap_or(cut);
         let (gone, orphans) = state.orphans.iter().partition(|known| known.0 < cut);
@@ -135,7 +136,7 @@ impl Log {
         }
         self.ahead = ahead(self.stored).then(|| self.ahead.unwrap_or(now));
         let since = self.ahead;
-        // A bucket whose times can't be right was stored before what comes behind it, and before that was seen.
+        // A bucket with an impossible time was stored before the next one, so that one's time counts.
         let gone = |state: &State, at: usize| {
             let times = |bucket: &Bucket| (bucket.summary.first, bucket.summary.last);
             let behind = || state.buckets[at + 1..].iter().map(|bucket| times(bucket).0).find(|first| !ahead(*first));
@@ -150,12 +151,12 @@ impl Log {
         Ok(gone)
     }
 
-    /// What was over the limits at the last `trim` and is held: records, bytes.
+    /// Records and bytes beyond the limits that the last `trim` kept because of `hold`.
     pub fn held(&self) -> (u64, u64) {
         self.held
     }
 
-    /// Nothing below this offset is there any more, so nothing of it will be due.
+    /// Drops delayed messages below this offset, since their records were removed.
     pub fn drop_waiting(&mut self, first: u64) {
         self.waiting.trim(first);
     }

@@ -1,8 +1,8 @@
-//! The front of a stream that is kept elsewhere, as in a database: a log in memory that gives offsets and sequences and knows
-//! what was sent before, while somebody else stores its records.
+//! Write-behind: the front of a stream that a database stores. A front is a log in memory that assigns offsets and
+//! sequences and detects duplicates.
 //!
-//! Whoever stores them is called by a bell, takes what waits (`unstored`), and says what became of it: `stored` makes records
-//! safe, `fail` has them taken back by `settle`. The last safe ones stay here for those who read behind the newest.
+//! The store waits for the bell, takes waiting records (`unstored`), and reports the result: `stored` makes them safe,
+//! and after `fail` `settle` removes them. The last safe records stay in memory for readers near the end.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::log::read::Block;
 use crate::log::recover::Found;
 use crate::log::writer::{Bell, Failure, Piece, Shared};
 
-/// A run of a publisher's messages whose numbers, offsets and sequences grow together.
+/// A run of a publisher's messages with consecutive numbers, offsets and sequences.
 #[derive(Debug, Clone, Copy)]
 pub struct Sent {
     pub session: u64,
@@ -28,14 +28,14 @@ pub struct Sent {
     pub count: u64,
 }
 
-/// What is kept elsewhere.
+/// The state of the database.
 #[derive(Debug, Default)]
 pub struct Kept {
-    /// The offset that is given next.
+    /// The offset of the next record.
     pub next: u64,
     /// When the newest record was stored.
     pub stored: i64,
-    /// The last sequence of each topic that there ever was.
+    /// The last sequence of each topic that was ever stored.
     pub sequences: Vec<(String, u64)>,
     /// In the order of their offsets.
     pub sent: Vec<Sent>,
@@ -44,13 +44,13 @@ pub struct Kept {
 
 pub struct Front {
     bell: Bell,
-    /// Pieces, of those that wait, that whoever stores them has.
+    /// The number of waiting pieces that the store has taken.
     handed: usize,
     sent: Vec<Sent>,
 }
 
 impl Front {
-    /// The sequence of a record that was sent before this front was made.
+    /// The sequence of a record that was stored before this front was opened.
     pub fn sequence_at(&self, offset: u64) -> Option<u64> {
         let at = self.sent.partition_point(|run| run.offset <= offset);
         let run = self.sent[..at].last().filter(|run| offset - run.offset < run.count)?;
@@ -65,11 +65,11 @@ impl Front {
 }
 
 impl Log {
-    /// A front; `keep` are the bytes of safe records that stay in memory. The bell is rung when something waits to be stored.
+    /// Opens a front that keeps `keep` bytes of safe records in memory. The bell rings when records wait to be stored.
     pub fn front(settings: Settings, keep: u64, kept: Kept, bell: Bell) -> Self {
         let (max_age, max_bytes, max_count) = (0, keep.max(HEAD as u64), 0);
         let bucket_bytes = (max_bytes / 8).clamp(64 << 10, 1 << 20);
-        // Never safe before it is stored: then it could not be taken back.
+        // Records must not be safe before they are stored, since `settle` could not remove them then.
         let safety = Safety::Written;
         let settings = Settings { safety, bucket_bytes, max_age, max_bytes, max_count, ..settings };
         let (mut topics, mut once, mut waiting) = (Topics::default(), Once::default(), Waiting::default());
@@ -88,7 +88,7 @@ impl Log {
         log
     }
 
-    /// What was appended and not taken yet, about so many bytes; None: nothing, or this is no front.
+    /// Takes about `most` bytes of appended records; None: there are none, or this is no front.
     pub fn unstored(&mut self, most: usize) -> Option<Block> {
         let front = self.front.as_mut()?;
         let state = self.shared.state();
@@ -108,7 +108,7 @@ impl Log {
         (!block.bytes.is_empty()).then_some(block)
     }
 
-    /// Everything below this offset that was taken is stored now.
+    /// Reports that all taken records below this offset are stored.
     pub fn stored(&mut self, upto: u64) {
         let Some(front) = self.front.as_mut() else { return };
         let Some(writer) = self.writer.as_mut() else { return };
@@ -125,7 +125,7 @@ impl Log {
         }
     }
 
-    /// What waits is not stored and never will be: all of it, or only what was not taken yet. The next `settle` takes it back.
+    /// Reports that waiting records can't be stored: all, or only those not taken yet. The next `settle` removes them.
     pub fn fail(&mut self, error: &str, taken: bool) {
         self.flush();
         let Some(front) = self.front.as_mut() else { return };
@@ -135,7 +135,7 @@ impl Log {
         for piece in state.pending.split_off(keep) {
             match piece {
                 Piece::Data(data) => refused.push(data),
-                // Of a bucket from which nothing is taken back it stays.
+                // It stays if its bucket keeps all its records.
                 Piece::Seal(seal) if refused.is_empty() => state.pending.push_back(Piece::Seal(seal)),
                 Piece::Seal(_) => sealed = true,
             }

@@ -1,7 +1,7 @@
-//! What the appending side, the writer and the readers of a log share, and the writer itself.
+//! The shared state of a log's appending side, writer and readers, and the writer itself.
 //!
-//! The appending side leaves pieces, the writer takes all that waits for one bucket at once: that is the group commit. One
-//! lock guards all; it is taken once for each piece and each read, never while a file is waited for.
+//! The appending side queues pieces, and the writer takes all that wait for a bucket at once: a group commit. One lock
+//! guards the state; it is taken once per piece and read, and never while waiting for a file.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,22 +15,22 @@ use super::record::mark_group;
 use super::{Damage, Safety, Settings};
 use crate::log::bucket::presync::Ahead;
 
-/// How long a log that can't write waits before it tries again.
+/// How long a log waits before it retries a failed write.
 pub const RETRY: Duration = Duration::from_millis(100);
-/// Indexes and files that are kept for readers.
+/// Indexes and files that are cached for readers.
 const LOADED: usize = 16;
 
-/// Records on their way into one bucket.
+/// Records for a bucket.
 #[derive(Clone)]
 pub struct Data {
     pub base: u64,
     pub position: u64,
     pub from: u64,
-    /// The bucket when they are in it.
+    /// The bucket after they are written.
     pub summary: Summary,
     pub marks: Vec<Mark>,
     pub bytes: Arc<Vec<u8>>,
-    /// They are a copy, and stay as they are.
+    /// They are copied records, and stay unchanged.
     pub verbatim: bool,
 }
 
@@ -43,7 +43,7 @@ pub enum Piece {
 pub struct Seal {
     pub base: u64,
     pub index: Vec<u8>,
-    /// What is known behind it, and the offset where that is, if it is time for one.
+    /// The checkpoint after this bucket, and its offset, if one is due.
     pub whole: Option<(u64, Vec<u8>)>,
 }
 
@@ -61,17 +61,17 @@ impl Piece {
 pub struct Bucket {
     pub summary: Summary,
     pub sealed: bool,
-    /// Until its index has them.
+    /// Until its index is written.
     pub marks: Vec<Mark>,
-    /// Bytes of its index; 0: there is none yet.
+    /// The size of its index in bytes; 0: it has none yet.
     pub index: u64,
 }
 
-/// A write that failed, and what was not stored because of it.
+/// A failed write, and the records that were not stored because of it.
 pub struct Failure {
     pub error: String,
     pub refused: Vec<Data>,
-    /// The bucket can't be trusted behind its last safe byte.
+    /// The bucket's data after its last safe byte may be corrupt.
     pub poisoned: bool,
 }
 
@@ -86,24 +86,24 @@ pub struct State {
     pub settings: Settings,
     pub pending: VecDeque<Piece>,
     pub writing: Option<Data>,
-    /// By base, those that have been written to.
+    /// By base, those with written records.
     pub buckets: Vec<Bucket>,
-    /// Indexes of buckets that are gone, which are needed behind the last but one of `wholes`: base and bytes.
+    /// Indexes of removed buckets that are needed after the last but one checkpoint: base and bytes.
     pub orphans: Vec<(u64, u64)>,
-    /// Files with all that is known, sorted: the offset they end with, and bytes.
+    /// Checkpoints, sorted: their offset, and bytes.
     pub wholes: Vec<(u64, u64)>,
-    /// Offset behind the last record in a bucket.
+    /// Offset after the last record in a bucket.
     pub written: u64,
     pub failure: Option<Failure>,
-    /// Why what is promised already is not written yet.
+    /// Why safe records are not written yet.
     pub stuck: Option<String>,
-    /// Records of full buckets that the disk does not take, if that is why.
+    /// Records of full buckets that the disk failed to sync, if that is the reason.
     pub unsynced: u64,
     /// A bucket is full, and its index is not written yet.
     pub sealing: bool,
     pub damage: Vec<Damage>,
     pub loaded: Vec<(u64, Arc<Loaded>)>,
-    /// Where the last reads ended, by bucket: most readers go on there.
+    /// Where the last reads ended, by bucket: most readers continue there.
     pub ends: VecDeque<(u64, Mark)>,
     pub closing: bool,
 }
@@ -112,22 +112,22 @@ pub type Bell = Box<dyn Fn() + Send + Sync>;
 
 pub struct Shared {
     pub files: Arc<dyn Files>,
-    /// Whether buckets get an index file: not in memory.
+    /// True if buckets get an index file, which they do not in memory.
     pub indexed: bool,
     pub state: Mutex<State>,
-    /// Held by who removes files; taken before the state.
+    /// Locked while files are removed; taken before the state.
     pub trimming: Mutex<()>,
     pub work: Condvar,
-    /// Offset behind the last record that is as safe as promised.
+    /// Offset after the last record with the configured safety.
     pub safe: AtomicU64,
-    /// Nothing from here on counts as safe for others.
+    /// The limit of `safe` until a mirror confirms.
     pub cap: AtomicU64,
     /// Bytes that wait to be written.
     pub waiting: AtomicUsize,
     pub failed: AtomicBool,
-    /// What is promised can't be written.
+    /// Safe records can't be written.
     pub stuck: AtomicBool,
-    /// Rung by the writer when `safe` has moved on or a write has failed.
+    /// The writer rings it when `safe` has advanced or a write has failed.
     pub bell: Bell,
 }
 
@@ -136,13 +136,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is as safe as promised, and was confirmed.
+    /// The offset after the last record that has the configured safety and is confirmed.
     #[inline]
     pub fn safe_for_all(&self) -> u64 {
         self.safe.load(SeqCst).min(self.cap.load(SeqCst))
     }
 
-    /// Tells of damage, once.
+    /// Reports damage once.
     pub fn tell(&self, damage: Damage) {
         let mut state = self.state();
         if !state.damage.contains(&damage) {
@@ -169,7 +169,7 @@ impl Shared {
     pub fn keep(&self, base: u64, loaded: &Arc<Loaded>) {
         let mut state = self.state();
         state.loaded.retain(|known| known.0 != base);
-        // Of a bucket that has gone since there is nothing to keep.
+        // A removed bucket is not cached.
         if state.buckets.iter().any(|bucket| bucket.summary.base == base && bucket.sealed == loaded.index.is_some()) {
             state.loaded.push((base, loaded.clone()));
         }
@@ -179,7 +179,7 @@ impl Shared {
     }
 }
 
-/// Writes pieces: on a thread of its own, or where they are made.
+/// Writes pieces, on its own thread or in the thread that appends.
 #[derive(Default)]
 pub struct Writer {
     pub(super) current: Option<(u64, Arc<dyn File>)>,
@@ -187,9 +187,9 @@ pub struct Writer {
     pub(super) seals: Vec<Seal>,
     /// Buckets with records that were written and not synced.
     pub(super) unsynced: Vec<u64>,
-    /// A sync of one of these has failed.
+    /// A sync of one of these buckets has failed.
     pub(super) doubtful: bool,
-    /// On a thread of its own.
+    /// Syncs on its own thread.
     pub(super) ahead: Option<Ahead>,
 }
 
@@ -199,7 +199,7 @@ enum Fault {
 }
 
 impl Writer {
-    /// Until the log is closed.
+    /// Runs until the log is closed.
     pub fn run(&mut self, shared: &Shared) {
         self.ahead = Some(Ahead::default());
         loop {
@@ -217,7 +217,7 @@ impl Writer {
         }
     }
 
-    /// Writes one piece; whether it is worth going on.
+    /// Writes a piece. Returns whether to continue.
     pub fn step(&mut self, shared: &Shared) -> bool {
         let mut state = shared.state();
         if state.failure.is_some() {
@@ -242,7 +242,7 @@ impl Writer {
         drop(state);
         let written = self.write(shared, &data, sync);
         if let Err(Fault::Write(error) | Fault::Sync(error)) = &written {
-            // At once, for to undo it takes a while: nothing more is promised.
+            // At once, since undoing takes time: no later record becomes safe.
             if shared.safe.load(SeqCst) > data.from {
                 shared.state().stuck = Some(error.to_string());
                 (shared.bell)();
@@ -309,12 +309,12 @@ impl Writer {
         Ok(())
     }
 
-    /// What else was written there may be lost with it, when it fails.
+    /// If a sync fails, other data in the file may be lost with it.
     fn sync(&mut self, file: &Arc<dyn File>, base: u64) -> io::Result<()> {
         file.sync().inspect_err(|_| self.doubtful |= self.unsynced.contains(&base))
     }
 
-    /// Takes back a write that failed.
+    /// Undoes a write that failed.
     fn undo(&mut self, shared: &Shared, data: &Data) -> io::Result<()> {
         let file = self.current.take();
         match file {
@@ -339,7 +339,7 @@ impl State {
         self.written = data.summary.end;
     }
 
-    /// The index of a bucket is written, which may be gone meanwhile.
+    /// The index of a bucket was written. The bucket may have been removed in the meantime.
     pub(super) fn indexed(&mut self, base: u64, size: u64) {
         if let Some(bucket) = self.buckets.iter_mut().find(|bucket| bucket.summary.base == base) {
             (bucket.marks, bucket.index) = (Vec::new(), size);

@@ -1,8 +1,8 @@
-//! CEL expressions over a message: parsed and checked once, evaluated with a bounded cost.
+//! CEL expressions over a message: compiled and checked once, evaluated with bounded cost. `rules` calls it.
 //!
-//! Values are lent to the interpreter when it asks for them, so an expression costs what it looks at. What could make one
-//! expensive is refused when it is compiled (length, depth, nested loops, patterns that aren't literals) or ends the
-//! evaluation when it runs (a budget by the size of what it looks at).
+//! Values are borrowed by the interpreter on access, so an expression costs only what it reads. Expensive expressions
+//! are refused at compilation (length, depth, nested loops, patterns that aren't literals), or end during evaluation (a
+//! budget by the size of the values that they read).
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -24,14 +24,14 @@ use regex::{Regex, RegexBuilder};
 use crate::matching::rules::{Outcome, Seen, REGEX_SIZE};
 use crate::wire::msgpack::{head, next, Head};
 
-/// Longest expression, in bytes.
+/// The maximum length of an expression in bytes.
 const LENGTH: usize = 4096;
-/// Deepest nesting: brackets for the parser, operations for the interpreter.
+/// The maximum nesting: brackets for the parser, operations for the interpreter.
 const BRACKETS: u16 = 24;
 const DEPTH: usize = 24;
-/// The parser recurses for every operator of a chain; on a stack of its own that can't matter to whoever calls it.
+/// The parser recurses for every operator of a chain, so it gets its own stack of this size.
 const STACK: usize = 64 << 20;
-/// What an evaluation may cost: bytes it looks at, times its size.
+/// The budget of an evaluation: bytes that it reads, times its size.
 const BUDGET: usize = 32 << 20;
 /// A list costs more than a text of as many bytes, and a regular expression more than other functions.
 const PER_ITEM: usize = 16;
@@ -56,7 +56,8 @@ const METHODS: &[&str] = &[
     "size",
     "startsWith",
 ];
-/// What `x.matches('...')` becomes: a call with the compiled expression, which no expression can spell.
+/// The name of the function that replaces `x.matches('...')`, called with the compiled expression. No user can write
+/// it.
 const MATCHES: &str = "@matches";
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
@@ -66,7 +67,7 @@ static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     Arc::new(env)
 });
 
-/// The value a rule's expression has under the name `value`.
+/// The value that a rule's expression reads as `value`.
 #[derive(Clone, Copy)]
 pub enum Subject<'a> {
     None,
@@ -83,7 +84,7 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// `subject`: whether there is a field that `value` stands for. The error begins with line and column.
+    /// Compiles an expression. `subject`: it has a field for `value`. The error begins with line and column.
     pub fn new(text: &str, subject: bool) -> Result<Self, String> {
         if text.len() > LENGTH {
             return Err(format!("the expression has {} bytes, {LENGTH} are allowed", text.len()));
@@ -95,7 +96,7 @@ impl Expression {
         thread.join().unwrap_or_else(|_| Err("the expression can't be parsed".into()))
     }
 
-    /// Whether it holds for a message; an absent field or key is no match, anything else that goes wrong an error.
+    /// True if the expression matches a message. An absent field or key is no match, any other failure an error.
     pub fn holds(&self, seen: &Seen<'_>, subject: Subject<'_>) -> Outcome {
         let sight = Sight { seen, subject, program: self, spent: AtomicUsize::new(0) };
         let mut context = Context::with_env(Arc::clone(&ENV));
@@ -123,7 +124,7 @@ fn compile(text: &str, subject: bool) -> Result<Expression, String> {
     Ok(Expression { root, patterns: check.patterns, weight: check.weight })
 }
 
-/// The first error of the parser that has a place.
+/// Returns the first error of the parser that has a position.
 fn explain(text: &str, errors: &ParseErrors) -> String {
     let known = errors.errors.iter().find(|error| error.pos.0 > 0);
     let Some(error) = known.or(errors.errors.first()) else { return "line 1, column 1: no expression".into() };
@@ -135,10 +136,10 @@ fn explain(text: &str, errors: &ParseErrors) -> String {
     let reason = if error.msg.contains("Recursion limit") {
         format!("nested deeper than {BRACKETS}")
     } else {
-        // What might have stood there instead is a list of nearly everything.
-        let said = error.msg.split(" expecting {").next().unwrap_or_default();
-        let said = said.trim_start_matches("Syntax error: ").replace("'<EOF>'", "end");
-        said.replace("mismatched input", "unexpected").replace("extraneous input", "unexpected")
+        // Leave out the list of expected tokens, which contains nearly all of them.
+        let message = error.msg.split(" expecting {").next().unwrap_or_default();
+        let message = message.trim_start_matches("Syntax error: ").replace("'<EOF>'", "end");
+        message.replace("mismatched input", "unexpected").replace("extraneous input", "unexpected")
     };
     format!("{at}: {reason}")
 }
@@ -150,7 +151,7 @@ fn place(text: &str, source: &SourceInfo, id: u64) -> String {
     format!("line {}, column {}", before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
-/// The walk through a parsed expression that refuses what could be expensive, and weighs the rest.
+/// Checks a parsed expression: refuses expensive ones, and computes the weight of the others.
 struct Check {
     subject: bool,
     patterns: Vec<Pattern>,
@@ -224,7 +225,7 @@ impl Check {
     }
 }
 
-/// What an expression sees of a message, made when it asks.
+/// The variables of an expression for a message, created on access.
 struct Sight<'a> {
     seen: &'a Seen<'a>,
     subject: Subject<'a>,
@@ -237,7 +238,7 @@ impl Sight<'_> {
         self.spent.load(Relaxed).saturating_mul(self.program.weight) > BUDGET
     }
 
-    /// Whether there is budget for so many bytes.
+    /// Spends budget for this many bytes; None: the budget is used up.
     fn spend(&self, size: usize) -> Option<()> {
         self.spent.fetch_add(size, Relaxed);
         (!self.exhausted()).then_some(())
@@ -289,7 +290,7 @@ impl VariableResolver for Sight<'_> {
                     let pattern = self.program.patterns.get(number.parse::<usize>().ok()?)?;
                     return Some(CowVal::Borrowed(pattern));
                 }
-                // `fields.name` is asked for as a whole first, which saves making a map of all fields.
+                // Look up `fields.name` first, which avoids a map of all fields.
                 let field = name.strip_prefix("fields.").and_then(|name| seen.fields.get(name));
                 self.packed(field.or_else(|| seen.fields.get(name))?)
             }
@@ -297,7 +298,7 @@ impl VariableResolver for Sight<'_> {
     }
 }
 
-/// A value of a field for the interpreter; texts and bytes are lent.
+/// Converts the value of a field for the interpreter; texts and bytes are borrowed.
 fn lend(value: &[u8]) -> Box<dyn Val + '_> {
     let Some((head, mut rest)) = head(value) else { return Box::new(CelNull) };
     match head {
@@ -331,7 +332,7 @@ fn lend(value: &[u8]) -> Box<dyn Val + '_> {
     }
 }
 
-/// A compiled regular expression as a value, so that a call can take it.
+/// A compiled regular expression as a value, for a function call.
 #[derive(Debug, Clone)]
 struct Pattern(Regex);
 
@@ -356,7 +357,7 @@ impl Val for Pattern {
 
 impl StaticVal for Pattern {}
 
-/// The overload takes its arguments as the interpreter hands them over.
+/// The interpreter passes the arguments of the overload by value.
 #[allow(clippy::needless_pass_by_value)]
 fn matches<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     match (args[0].downcast_ref::<CelString>(), args[1].downcast_ref::<Pattern>()) {

@@ -1,8 +1,8 @@
-//! Globs as Python's `fnmatch.fnmatchcase` has them: `*`, `?`, `[abc]`, `[a-z]`, `[!abc]`, on the whole text.
+//! Globs with the semantics of Python's `fnmatch.fnmatchcase`: `*`, `?`, `[abc]`, `[a-z]`, `[!abc]`, on the whole text.
 
 use std::str::Chars;
 
-/// Steps one byte of the text may cost, and those that are free: a bound for patterns made to be slow.
+/// Steps per byte of the text, and free steps: a bound for patterns that are slow on purpose.
 const STEPS: usize = 16;
 const FREE: usize = 65_536;
 
@@ -11,7 +11,7 @@ enum Part {
     Star,
     One,
     Text(Box<str>),
-    /// Ranges, and whether they are those that must not match.
+    /// Ranges, and whether the class is negated.
     Class(Box<[(char, char)]>, bool),
 }
 
@@ -52,11 +52,11 @@ impl Glob {
         Self { parts: parts.into() }
     }
 
-    /// Whether the pattern stands for this text; None: it took too many steps to tell.
+    /// True if the pattern matches this text; None: the match exceeded the step limit.
     pub fn matches(&self, text: &str) -> Option<bool> {
         let mut budget = FREE + STEPS * text.len();
         let (mut at, mut rest) = (0, text.chars());
-        // Where to go on when a star takes one more character: only the last star needs to be tried again.
+        // Where to continue when a star takes one more character. Only the last star must be retried.
         let mut again: Option<(usize, Chars<'_>)> = None;
         loop {
             budget = budget.checked_sub(1)?;
@@ -96,7 +96,7 @@ impl Glob {
         }
     }
 
-    /// The first place where the part at `at`, which follows a star, may match; the end, if there is none.
+    /// The first position where the part at `at`, which follows a star, may match; the end if there is none.
     fn seek<'t>(&self, at: usize, rest: Chars<'t>, budget: &mut usize) -> Option<Chars<'t>> {
         let Part::Text(text) = &self.parts[at] else { return Some(rest) };
         *budget = budget.checked_sub(text.len() / 16)?;
@@ -105,14 +105,14 @@ impl Glob {
     }
 }
 
-/// The class that follows a `[`, and how many characters it takes; None: it never ends, so the bracket is one.
+/// Parses the class after a `[`; returns it and its length. None: it is not closed, so the bracket is a character.
 ///
-/// This goes the way of Python's `fnmatch.translate`, odd corners included.
+/// This follows Python's `fnmatch.translate`, including its special cases.
 fn class(chars: &[char]) -> Option<(Part, usize)> {
     let mut end = usize::from(chars.first() == Some(&'!'));
     end += usize::from(chars.get(end) == Some(&']'));
     end += chars[end.min(chars.len())..].iter().position(|char| *char == ']')?;
-    // Between two chunks stands a hyphen that makes a range of the characters beside it.
+    // Between two chunks is a hyphen, which makes a range of the characters beside it.
     let mut chunks: Vec<Vec<char>> = Vec::new();
     let (mut from, mut search) = (0, if chars[0] == '!' { 2 } else { 1 });
     while let Some(hyphen) = chars.get(search..end).and_then(|some| some.iter().position(|char| *char == '-')) {

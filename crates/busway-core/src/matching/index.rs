@@ -1,7 +1,7 @@
-//! Who subscribed to what: a trie of patterns beside the regular expressions.
+//! The index of subscriptions by topic: a trie of patterns, and the regular expressions. The engine calls it.
 //!
-//! Built small: a node is 56 bytes and finds its children through one table for the whole trie, so that a hundred
-//! thousand subscriptions cost tens of megabytes, not hundreds.
+//! It is compact: a node has 56 bytes, and one table for the whole trie holds the children, so that a hundred thousand
+//! subscriptions take tens of megabytes.
 
 use hashbrown::HashTable;
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
@@ -15,30 +15,30 @@ use crate::wire::frame::{scope, Checked};
 
 const NONE: u32 = u32::MAX;
 const ROOT: u32 = 0;
-/// Places of the trie that one topic may visit: some 50 ms.
+/// Positions of the trie that a topic may visit: some 50 ms.
 const VISITS: usize = 1_000_000;
-/// What a visit costs in steps of an expression.
+/// The cost of a visit in steps of an expression.
 const VISIT: usize = 4;
 
-/// One subscription as the index keeps it.
+/// A subscription in the index.
 #[derive(Debug, Clone, Copy)]
 pub struct Subscription {
     pub conn: u32,
-    /// The id its client gave it.
+    /// The id that its client chose.
     pub id: u32,
-    /// Number of the group's name, `u32::MAX` when alone.
+    /// The number of the group's name, `u32::MAX` without a group.
     pub group: u32,
     pub policy: u8,
     pub echo: bool,
-    /// Gets copies of pushes and requests, and is never asked to take one.
+    /// It gets copies of pushes and requests, but is never asked to accept them.
     pub listen: bool,
-    /// Is told when something that was kept is gone.
+    /// It is notified when a retained message is withdrawn.
     pub watch: bool,
-    /// It stands for what the clients of another node want.
+    /// It represents the interest of another node's clients.
     pub link: bool,
-    /// Whose messages it wants.
+    /// The scope of the messages that it wants.
     pub scope: u8,
-    /// Node of the trie, or place among the expressions.
+    /// Its node in the trie, or its index among the expressions.
     home: u32,
     pub expression: bool,
     next: u32,
@@ -72,13 +72,13 @@ impl Subscription {
 struct Node {
     word: Box<str>,
     parent: u32,
-    /// Children by word, as a list beside the table, for publishes with wildcards.
+    /// The list of children besides the table, for publishes with wildcards.
     first: u32,
     next: u32,
     prev: u32,
     one: u32,
     many: u32,
-    /// First of the subscriptions that end here.
+    /// The first of the subscriptions whose pattern ends here.
     subs: u32,
     is_many: bool,
     is_one: bool,
@@ -104,13 +104,13 @@ pub struct Index {
     free_subs: Vec<u32>,
     pub expressions: Expressions,
     live: usize,
-    /// Rules of those subscriptions that have some.
+    /// The rules of subscriptions that have any.
     rules: FxHashMap<u32, Box<Rules>>,
-    /// How many listen.
+    /// The number of listeners.
     pub listeners: usize,
-    /// How many subscriptions are told of what is kept no longer.
+    /// The number of subscriptions that watch retained messages.
     pub watchers: usize,
-    /// How many don't want messages from everywhere.
+    /// The number of subscriptions with a scope.
     pub scoped: usize,
     stack: Vec<(u32, u32)>,
     seen: FxHashSet<(u32, u32)>,
@@ -162,7 +162,7 @@ impl Index {
         self.rules.get(&key).map(|rules| &**rules)
     }
 
-    /// Adds a subscription; the key to remove it by.
+    /// Adds a subscription, and returns the key to remove it.
     pub fn insert(&mut self, pattern: &str, mut sub: Subscription, rules: Option<Box<Rules>>) -> Checked<u32> {
         if let Some(expression) = pattern.strip_prefix(PREFIX) {
             sub.expression = true;
@@ -200,7 +200,7 @@ impl Index {
         out
     }
 
-    /// Where the list begins that a subscription is part of.
+    /// The head of the list that contains a subscription.
     fn first(&mut self, sub: &Subscription) -> &mut u32 {
         match self.expressions.subs(sub.home) {
             Some(subs) if sub.expression => subs,
@@ -290,7 +290,7 @@ impl Index {
         id
     }
 
-    /// Removes nodes that lead nowhere any more, from `node` upwards.
+    /// Removes empty nodes, from `node` upwards.
     fn prune(&mut self, mut node: u32) {
         while node != ROOT && self.nodes[node as usize].is_bare() {
             let gone = &mut self.nodes[node as usize];
@@ -318,7 +318,7 @@ impl Index {
         }
     }
 
-    /// The keys of all subscriptions that match, each once; false: there are too many expressions to tell.
+    /// Collects the keys of all matching subscriptions, each once; false: matching the expressions exceeded the limit.
     #[must_use]
     pub fn matches(&mut self, topic: &str, out: &mut Vec<u32>) -> bool {
         let path: Vec<_> = fragments(topic).collect();
@@ -344,7 +344,7 @@ impl Index {
             if node.is_many {
                 stack.push((id, at + 1));
             }
-            // A `**` of the publish stays where it is while it takes in a fragment of the pattern, or ends.
+            // A `**` of the publish stays while it takes a fragment of the pattern, or ends.
             let then = at + u32::from(fragment != Fragment::Many);
             if fragment == Fragment::Many {
                 stack.push((id, at + 1));
@@ -364,7 +364,7 @@ impl Index {
         }
         let visits = seen.len();
         seen.clear();
-        // Few topics are like that: don't keep what the worst one took.
+        // Few topics need so much: don't keep the capacity of the worst one.
         seen.shrink_to(1 << 16);
         stack.shrink_to(1 << 16);
         (self.stack, self.seen) = (stack, seen);

@@ -1,5 +1,6 @@
-//! Which subscriptions match a message: `topic` is the grammar, `index` finds subscriptions by topic, with `regex_index` for
-//! regular expressions; `rules` decide by fields, with `glob` and `cel`; `route` keeps what was found for a topic.
+//! Matching of messages and subscriptions: `topic` is the grammar, `index` finds subscriptions by topic, with
+//! `regex_index` for regular expressions; `rules` match fields, with `glob` and `cel`; `route` caches the result for a
+//! topic.
 
 pub(crate) mod cel;
 pub(crate) mod glob;

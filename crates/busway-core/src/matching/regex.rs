@@ -1,7 +1,7 @@
-//! Regular-expression subscriptions: `re:` and an expression that must match the whole topic.
+//! Subscriptions by regular expression: `re:` and an expression that must match the whole topic.
 //!
-//! An expression is made into a finished automaton when it is subscribed to, and refused if that would be large. So a match
-//! never costs more than one step for each byte of the topic, whatever the expression is.
+//! An expression is compiled to a complete automaton when a client subscribes, and refused if that is large. So a match
+//! costs at most one step per byte of the topic, whatever the expression is.
 
 use regex_automata::dfa::{dense, sparse, Automaton, StartKind};
 use regex_automata::nfa::thompson::{self, WhichCaptures};
@@ -13,21 +13,21 @@ use crate::matching::topic::{fragments, has_wildcard, Fragment};
 use crate::wire::frame::{code, Checked, Fault};
 
 pub const PREFIX: &str = "re:";
-/// What one expression may take while it is made into an automaton, in bytes,
+/// The maximum size of an expression during compilation, in bytes.
 const WORKSPACE: usize = 1 << 20;
-/// and then.
+/// The maximum size of a compiled expression, in bytes.
 const SIZE: usize = 64 << 10;
 const LARGE: &str = r"the expression is too large; repeat less, or say [a-z] or (?-u:\w) for \w and [0-9] for \d";
-/// The automaton's literal beginning is followed no further than this.
+/// The maximum length of the literal prefix of an automaton.
 const LITERAL: usize = 256;
-/// Steps that one pair of the product counts for; by the clock, about that many bytes of a topic.
+/// The cost of a pair of the product in steps; measured, a step is about a byte of a topic.
 const PAIR: usize = 8;
 
 #[derive(Debug)]
 pub struct Pattern {
     dfa: sparse::DFA<Vec<u8>>,
     start: StateID,
-    /// One byte of each kind that the automaton tells apart, of those that may be part of a fragment.
+    /// A byte of each class of the automaton, of those that may be part of a fragment.
     kinds: Box<[u8]>,
 }
 
@@ -38,7 +38,7 @@ fn make(expression: &str) -> Result<sparse::DFA<Vec<u8>>, String> {
     }
     let thompson = thompson::Config::new().which_captures(WhichCaptures::None).nfa_size_limit(Some(WORKSPACE));
     let nfa = thompson::Compiler::new().configure(thompson).build_from_hir(&tree).map_err(|_| LARGE)?;
-    // All matches: the one that ends with the topic is wanted, be it first or last.
+    // All matches, since only a match that ends with the topic counts, be it first or last.
     let config = dense::Config::new().match_kind(MatchKind::All).start_kind(StartKind::Anchored).accelerate(false);
     let config = config.dfa_size_limit(Some(WORKSPACE)).determinize_size_limit(Some(WORKSPACE / 4));
     let dfa = dense::Builder::new().configure(config).build_from_nfa(&nfa).map_err(|_| LARGE)?;
@@ -50,20 +50,20 @@ fn make(expression: &str) -> Result<sparse::DFA<Vec<u8>>, String> {
 }
 
 impl Pattern {
-    /// `expression` without its prefix.
+    /// Compiles `expression`, without the prefix `re:`.
     pub fn new(expression: &str) -> Checked<Self> {
         let wrong = |text| Fault::new(code::INVALID_PATTERN, format!("{expression:?}: {text}"));
         let dfa = make(expression).map_err(wrong)?;
         let start = dfa.start_state(&start::Config::new().anchored(Anchored::Yes));
         let start = start.map_err(|fault| wrong(fault.to_string()))?;
         let mut seen = FxHashSet::default();
-        // The last of each kind: see `Place::Wild`.
+        // The last byte of each class: see `Place::Wild`.
         let bytes = (0x20..=0xff_u8).rev().filter(|byte| !matches!(byte, b'/' | b'*' | 0x7f));
         let kinds = bytes.filter(|&byte| seen.insert(dfa.byte_classes().get(byte))).collect();
         Ok(Self { dfa, start, kinds })
     }
 
-    /// What every topic that matches begins with.
+    /// The common prefix of all matching topics.
     pub fn prefix(&self) -> Vec<u8> {
         let (mut prefix, mut state) = (Vec::new(), self.start);
         while prefix.len() < LITERAL && !self.ends(state) {
@@ -80,12 +80,12 @@ impl Pattern {
         self.dfa.is_match_state(self.dfa.next_eoi_state(state))
     }
 
-    /// Whether the expression matches this topic; one with wildcards: some topic that belongs to it.
+    /// True if the expression matches this topic, or some topic that matches if it has wildcards.
     pub fn matches(&self, topic: &str) -> bool {
         self.matches_within(topic, &mut usize::MAX.clone()) == Some(true)
     }
 
-    /// As `matches`; None when that would take more than `steps`, which it counts down.
+    /// As `matches`; None if it would take more than `steps`, which it counts down.
     pub fn matches_within(&self, topic: &str, steps: &mut usize) -> Option<bool> {
         if has_wildcard(topic) {
             let product = Product {
@@ -108,19 +108,19 @@ impl Pattern {
     }
 }
 
-/// Where a walk through the bytes of a topic with wildcards stands.
+/// The position in a walk through the bytes of a topic with wildcards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Place {
-    /// Before fragment `.0`; `.1`: nothing was written yet, so no slash is due.
+    /// Before fragment `.0`; `.1`: the topic is still empty, so it needs no slash.
     Before(usize, bool),
     /// In the word at fragment `.0`, at byte `.1`.
     Word(usize, usize),
-    /// In a fragment that `*` (or `**`, which may take another one after it) at `.0` stands for; `.1`: after the byte C2,
-    /// which together with one below A0 would be a control character.
+    /// In a fragment for the `*` at `.0` (or `**`, which may take another one after it); `.1`: after the byte C2, which
+    /// together with one below A0 would be a control character.
     Wild(usize, bool),
 }
 
-/// The search for a topic that the expression and the pattern have in common.
+/// The search for a topic that matches both the expression and the pattern.
 struct Product<'a> {
     pattern: &'a Pattern,
     fragments: Vec<Fragment<'a>>,
@@ -170,7 +170,7 @@ impl Product<'_> {
         Some(false)
     }
 
-    /// One more byte of a fragment that a wildcard stands for.
+    /// Takes a byte of a fragment for a wildcard.
     fn any(&mut self, state: StateID, i: usize, after: bool, steps: &mut usize) -> Option<()> {
         *steps = steps.checked_sub(self.pattern.kinds.len())?;
         let mut last = None;
@@ -208,7 +208,7 @@ mod tests {
             pattern.matches("a/*/*") && pattern.matches("**") && pattern.matches("a/**/é") && pattern.matches("*/x/**")
         );
         assert!(!pattern.matches("a/*") && !pattern.matches("*/z/**") && !pattern.matches("a/*/*/*"));
-        // What no topic may hold is not found behind a wildcard either.
+        // A wildcard matches only characters that a topic may contain.
         for (expression, yes) in [("[\u{80}-\u{9f}]", false), ("[\u{80}-\u{a0}]", true), ("[\n*]", false)] {
             assert_eq!(Pattern::new(expression).unwrap().matches("*"), yes, "{expression:?}");
         }

@@ -1,4 +1,4 @@
-//! The regular expressions that somebody subscribed to: each once, found by what its topics begin with.
+//! The regular expressions of subscriptions: each once, found by the literal prefix of its topics.
 
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,18 +9,18 @@ use crate::matching::regex::Pattern;
 use crate::matching::topic::has_wildcard;
 use crate::wire::frame::Checked;
 
-/// Steps that one topic may take with all expressions together: some 25 ms.
+/// Steps that a topic may take with all expressions together: some 25 ms.
 pub const BUDGET: usize = 4_000_000;
-/// Steps after which others shall have their turn.
+/// Steps after which other connections are processed.
 pub const ENOUGH: usize = BUDGET / 4;
-/// Steps that it takes to turn to one more expression, besides those inside it.
+/// The cost of trying an expression, besides the steps inside it.
 const TURN: usize = 32;
 
 #[derive(Debug)]
 struct Expression {
     text: Arc<str>,
     pattern: Pattern,
-    /// First of the subscriptions to it.
+    /// The first of its subscriptions.
     subs: u32,
 }
 
@@ -30,12 +30,12 @@ pub struct Expressions {
     free: Vec<u32>,
     texts: FxHashMap<Arc<str>, u32>,
     beginnings: BTreeMap<Box<[u8]>, BTreeSet<u32>>,
-    /// Steps taken since the engine last looked; making a new expression counts as many.
+    /// Steps since the engine last read it; compiling an expression counts as many.
     pub steps: usize,
 }
 
 impl Expressions {
-    /// The place of an expression, which is made if it is new; `none` is the end of a list of subscriptions.
+    /// The index of an expression, which is compiled if new; `none` is the end of a list of subscriptions.
     pub fn place(&mut self, text: &str, none: u32) -> Checked<u32> {
         if let Some(&home) = self.texts.get(text) {
             return Ok(home);
@@ -53,7 +53,7 @@ impl Expressions {
         Ok(home)
     }
 
-    /// The place of an expression that was made.
+    /// The index of a known expression.
     pub fn find(&self, text: &str) -> Option<u32> {
         self.texts.get(text).copied()
     }
@@ -71,7 +71,7 @@ impl Expressions {
         }
     }
 
-    /// Where the list of an expression's subscriptions begins.
+    /// The head of the list of an expression's subscriptions.
     pub fn subs(&mut self, home: u32) -> Option<&mut u32> {
         self.all.get_mut(home as usize)?.as_mut().map(|this| &mut this.subs)
     }
@@ -80,8 +80,8 @@ impl Expressions {
         self.texts.is_empty() && self.beginnings.is_empty() && self.free.len() == self.all.len()
     }
 
-    /// Calls `found` with the subscriptions of each expression that matches; false: that would take too long, and those
-    /// found so far are not all.
+    /// Calls `found` with the subscriptions of each matching expression; false: that exceeded the limit, and some are
+    /// missing.
     pub fn matches(&mut self, topic: &str, mut found: impl FnMut(u32)) -> bool {
         let mut left = BUDGET;
         let done = self.candidates(topic, |this| {
@@ -95,15 +95,15 @@ impl Expressions {
         done.is_some()
     }
 
-    /// Calls `each` with the expressions whose beginning fits, until it answers None.
+    /// Calls `each` with the expressions whose prefix fits, until it returns None.
     fn candidates(&self, topic: &str, mut each: impl FnMut(&Expression) -> Option<()>) -> Option<()> {
         let mut each =
             |homes: &BTreeSet<u32>| homes.iter().try_for_each(|&home| each(self.all[home as usize].as_ref()?));
         let wild = has_wildcard(topic);
-        // `a/**` stands for `a` too.
+        // `a/**` stands for `a`, too.
         let known = topic.split('*').next().unwrap_or("");
         let known = if wild { known.trim_end_matches('/') } else { known }.as_bytes();
-        // All beginnings of `known`, from long to short: in order, they are the nearest below it, and each other's.
+        // All prefixes of `known`, from long to short: in sorted order, each is the nearest one below the previous.
         let mut upto = known;
         while let Some((beginning, homes)) = self.beginnings.range::<[u8], _>((Unbounded, Included(upto))).next_back() {
             let same = beginning.iter().zip(known).take_while(|(a, b)| a == b).count();

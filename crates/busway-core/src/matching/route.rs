@@ -1,20 +1,21 @@
-//! Who gets the messages of a topic: the answer of the index, arranged for sending and kept until interest changes.
+//! The receivers of a topic's messages: the result of the index, arranged for sending and cached until interest
+//! changes.
 
 use crate::matching::index::{Index, Subscription};
 use crate::matching::rule_filter::Choice;
 use crate::wire::frame::{policy, scope};
 
-/// One connection that gets each message, with its subscriptions.
+/// A connection that gets each message, with its subscriptions.
 #[derive(Debug)]
 pub struct Target {
     pub conn: u32,
     pub policy: u8,
-    /// Where its ids are in `Route::ids`.
+    /// The start of its ids in `Route::ids`.
     pub from: usize,
     pub to: usize,
-    /// The topic's slot on that connection when it was last used.
+    /// The topic's last slot on that connection.
     pub slot: u32,
-    /// Some of its subscriptions don't want what the connection itself publishes.
+    /// Some of its subscriptions exclude messages of the connection itself.
     pub picky: bool,
     /// Another node.
     pub link: bool,
@@ -47,15 +48,15 @@ pub struct Route {
     pub listen: Vec<bool>,
     pub watch: Vec<bool>,
     pub teams: Vec<Team>,
-    /// A connection may be reached both alone and through groups: its ids must be brought together.
+    /// A connection is reached both directly and through groups, so its ids must be merged.
     pub overlap: bool,
-    /// Some have rules or a scope: who gets a message has to be found for each.
+    /// Some subscriptions have rules or a scope: the receivers are selected for each message.
     pub choice: Option<Box<Choice>>,
-    /// There were too many expressions to compare the topic with: nobody gets its messages, and its publisher is told.
+    /// Matching the expressions exceeded the limit: no subscriber gets the messages, and the publisher gets an error.
     pub too_complex: bool,
 }
 
-/// The policy that protects most when a connection's subscriptions differ.
+/// The strictest policy, if a connection's subscriptions differ.
 fn stricter(a: u8, b: u8) -> u8 {
     let rank = |p: u8| match p {
         policy::BLOCK => 0,
@@ -85,7 +86,7 @@ impl Route {
         route
     }
 
-    /// Arranges these, and nobody else.
+    /// Arranges these subscriptions only.
     pub fn fill(&mut self, subs: &mut Vec<Subscription>) {
         self.targets.clear();
         self.ids.clear();
@@ -135,12 +136,12 @@ impl Route {
         }
     }
 
-    /// Everybody who could take a message alone.
+    /// All subscriptions that could receive a message alone.
     pub fn takers(&self) -> impl Iterator<Item = Member> + '_ {
         self.alone().chain(self.teams.iter().flat_map(|team| team.members.iter().copied())).filter(|m| !m.listen)
     }
 
-    /// Everybody outside of groups.
+    /// All subscriptions outside of groups.
     pub fn alone(&self) -> impl Iterator<Item = Member> + '_ {
         self.targets.iter().flat_map(|target| {
             (target.from..target.to).map(|i| Member {

@@ -1,4 +1,4 @@
-//! Which subscriptions of a topic want a message, where some of them have rules: found by what must be equal, then asked.
+//! Selects the subscriptions of a topic whose rules match a message: a lookup by equalities, then the other rules.
 
 use hashbrown::HashMap;
 
@@ -6,25 +6,25 @@ use crate::matching::index::{Index, Subscription};
 use crate::matching::rules::{Outcome, Seen};
 use crate::wire::msgpack::normal;
 
-/// Subscriptions whose rules ask the same fields to be equal to something.
+/// Subscriptions whose rules compare the same fields with values.
 #[derive(Debug)]
 struct Shape {
     names: Box<[Box<str>]>,
-    /// By the values, each in normal form behind its length.
+    /// By the values, each in normal form after its length.
     table: HashMap<Box<[u8]>, Vec<u32>>,
 }
 
 /// The subscriptions of one topic, by key.
 #[derive(Debug, Default)]
 pub struct Choice {
-    /// Those without rules.
+    /// Subscriptions without rules.
     free: Vec<u32>,
-    /// Those whose rules ask nothing to be equal.
+    /// Subscriptions whose rules have no equality.
     loose: Vec<u32>,
     shapes: Vec<Shape>,
 }
 
-/// What asking the rules came to, besides those who want the message.
+/// Statistics of the evaluated rules.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Asked {
     pub errors: u64,
@@ -67,7 +67,7 @@ impl Choice {
         &mut self.shapes[at]
     }
 
-    /// Puts those who want this message into `out`.
+    /// Adds the subscriptions that want this message to `out`.
     pub fn select(&self, index: &Index, seen: &Seen<'_>, out: &mut Vec<Subscription>) -> Asked {
         let mut asked = Asked::default();
         out.extend(self.free.iter().map(|&key| *index.get(key)));

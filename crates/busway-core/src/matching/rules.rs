@@ -1,7 +1,7 @@
-//! The rules of a subscription: compiled once, asked for every message that its pattern lets through.
+//! The rules of a subscription: compiled once, evaluated for every message that matches its pattern.
 //!
-//! All rules must hold. Those that ask a field to equal a value stand apart, so that the engine can find subscriptions by
-//! them; the others are asked in the order of what they cost.
+//! All rules must match. Equalities are separate, so that the engine finds subscriptions by them; the other rules are
+//! evaluated in the order of their cost.
 
 use std::borrow::Cow;
 
@@ -13,15 +13,15 @@ use crate::wire::fields::{bad_name, Fields, Pair};
 use crate::wire::frame::{code, Checked, Fault};
 use crate::wire::msgpack::{content, head, next, normal, skip, text as text_of, write_head, Head};
 
-/// Rules one subscription may have, and bytes they may take on the wire.
+/// The maximum number of rules of a subscription, and their size on the wire.
 const RULES: usize = 64;
 const SIZE: usize = 64 << 10;
-/// Compiled size one regular expression may have, and the longest text that is held against one.
+/// The maximum size of a compiled regular expression, and the longest text that it is matched with.
 pub(crate) const REGEX_SIZE: usize = 256 << 10;
 const REGEX_TEXT: usize = 128 << 10;
 const DFA_SIZE: usize = 64 << 10;
 
-/// A message as rules see it.
+/// A message as rules read it.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
     pub fields: &'a Fields<'a>,
@@ -35,7 +35,7 @@ pub struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// What `.id` stands for: the sender's name, or its session if it has none.
+    /// The value of `.id`: the sender's name, or its session if it has none.
     pub fn sender_name(&self) -> Cow<'a, str> {
         match self.sender {
             "" => Cow::Owned(format!("{:016x}", self.session)),
@@ -48,7 +48,7 @@ impl<'a> Seen<'a> {
 pub enum Outcome {
     Holds,
     Fails,
-    /// No match, and worth counting: an expression failed, or a text was too much to look through.
+    /// No match, and counted: an expression failed, or a text was too long.
     Error,
 }
 
@@ -72,7 +72,7 @@ enum Name {
     Whole,
 }
 
-/// In the order in which they are asked.
+/// In the order of evaluation.
 #[derive(Debug)]
 enum Test {
     Any,
@@ -88,12 +88,12 @@ enum Test {
 pub struct Rules {
     equalities: Box<[Pair]>,
     rest: Box<[(Name, Test)]>,
-    /// All names a message may have; None: any.
+    /// All names that a message may have; None: any.
     names: Option<Box<[Box<str>]>>,
 }
 
 impl Rules {
-    /// From the rules of SUBSCRIBE; no bytes are no rules.
+    /// Compiles the rules of SUBSCRIBE; no bytes are no rules.
     pub fn compile(bytes: &[u8]) -> Checked<Self> {
         if bytes.is_empty() {
             return Ok(Self::default());
@@ -134,7 +134,7 @@ impl Rules {
         let mut rest = Vec::new();
         for (_, name, test) in wanted {
             match (name, test) {
-                // Of two values for one field the second stays behind, where it makes sure that nothing matches.
+                // A second value for the same field stays a test, which can't match.
                 (Name::Field(name), Test::Equal(value)) if !equalities.iter().any(|(other, _)| *other == name) => {
                     equalities.push((name, value));
                 }
@@ -151,12 +151,12 @@ impl Rules {
         &self.equalities
     }
 
-    /// Whether there is nothing to ask but the equalities.
+    /// True if there are no rules but equalities.
     pub fn is_plain(&self) -> bool {
         self.rest.is_empty() && self.names.is_none()
     }
 
-    /// About what asking the rest costs, in steps of a regular expression on a topic.
+    /// The approximate cost of the other rules, in steps of a regular expression on a topic.
     pub fn weight(&self) -> usize {
         let steps = |test: &Test| match test {
             Test::Expression(_) => 500,
@@ -166,7 +166,7 @@ impl Rules {
         2 + self.rest.iter().map(|(_, test)| steps(test)).sum::<usize>()
     }
 
-    /// Whether there is nothing to ask at all.
+    /// True if there are no rules.
     pub fn is_empty(&self) -> bool {
         self.is_plain() && self.equalities.is_empty()
     }
@@ -180,7 +180,7 @@ impl Rules {
         }
     }
 
-    /// All rules but the equalities.
+    /// Evaluates all rules but the equalities.
     pub fn hold_rest(&self, seen: &Seen<'_>) -> Outcome {
         if let Some(names) = &self.names {
             if !seen.fields.iter().all(|(name, _)| names.binary_search_by(|other| (**other).cmp(name)).is_ok()) {
@@ -268,18 +268,18 @@ impl Test {
     }
 }
 
-/// Whether a value has this normal form.
+/// True if a value has this normal form.
 #[inline]
 fn same(value: &[u8], wanted: &[u8]) -> bool {
     value == wanted || *normal(value) == *wanted
 }
 
-/// Values, one of which must be equal; a list must be equal to them as a whole.
+/// Values, of which one must be equal; a list must be equal to all of them.
 #[derive(Debug)]
 struct OneOf {
-    /// The normal form of all of them as a list.
+    /// The normal form of all values as a list.
     list: Box<[u8]>,
-    /// Where each is in there, sorted by value.
+    /// The range of each value in that list, sorted by value.
     items: Box<[(u32, u32)]>,
 }
 
@@ -306,7 +306,7 @@ impl OneOf {
     }
 }
 
-/// One rule `[name, op, argument]`.
+/// Parses a rule `[name, op, argument]`.
 fn rule(bytes: &[u8]) -> Checked<(&str, Name, Test)> {
     let parts = items(bytes).unwrap_or_default();
     let [name, op, argument] = parts[..] else { return Err(fault("a rule is not a list [name, op, argument]")) };
@@ -350,7 +350,7 @@ fn rule(bytes: &[u8]) -> Checked<(&str, Name, Test)> {
 /// An expression that must match the whole text.
 fn whole_regex(expression: &str) -> Result<Regex, regex::Error> {
     let build = |text: &str| RegexBuilder::new(text).size_limit(REGEX_SIZE).dfa_size_limit(DFA_SIZE).build();
-    // On its own first, so that no unbalanced bracket can slip out of the group that is put around it.
+    // Compiled alone first, so that an unbalanced bracket can't close the group around it.
     build(expression)?;
     build(&format!(r"\A(?:{expression})\z"))
 }

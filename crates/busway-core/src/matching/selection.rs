@@ -1,4 +1,4 @@
-//! What a subscription asks for, to hold it against messages that are kept or stored: a pattern and rules.
+//! The pattern and rules of a subscription, to select retained or stored messages.
 
 use crate::matching::regex::{Pattern, PREFIX};
 use crate::matching::rules::{Outcome, Rules, Seen};
@@ -14,19 +14,19 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// From the pattern and the rules of a SUBSCRIBE.
+    /// Compiles the pattern and the rules of a SUBSCRIBE.
     pub fn new(pattern: &str, rules: &[u8]) -> Checked<Self> {
         let expression = pattern.strip_prefix(PREFIX).map(Pattern::new).transpose()?;
         let pattern = if expression.is_some() { pattern } else { topic::check(pattern)? }.into();
         Ok(Self { pattern, expression, rules: Rules::compile(rules)? })
     }
 
-    /// The one topic it can mean, if it has no wildcards.
+    /// Its topic, if the pattern has no wildcards.
     pub fn literal(&self) -> Option<&str> {
         (self.expression.is_none() && !topic::has_wildcard(&self.pattern)).then_some(&*self.pattern)
     }
 
-    /// Whether messages of this topic are asked for.
+    /// True if the pattern matches this topic.
     pub fn covers(&self, topic: &str) -> bool {
         match &self.expression {
             Some(expression) => expression.matches(topic),
@@ -34,12 +34,12 @@ impl Selection {
         }
     }
 
-    /// Whether nothing but the topic matters.
+    /// True if there are no rules.
     pub fn is_plain(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Whether a message is asked for, its topic aside; `seen` gets its fields, as it was sent.
+    /// True if the rules match a message; `seen` gets its fields as they were sent.
     pub fn holds(&self, fields: &[u8], seen: &Seen<'_>) -> bool {
         Fields::read(fields).is_ok_and(|fields| {
             self.is_plain() || self.rules.hold(&Seen { fields: &fields, ..*seen }) == Outcome::Holds

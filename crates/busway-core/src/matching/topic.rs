@@ -1,11 +1,11 @@
-//! The grammar of topics and the question whether two of them meet.
+//! The grammar of topics, and the test whether two patterns intersect.
 //!
-//! A topic is a path of fragments; `*` stands for one fragment and `**` for any number of them, on both sides. Two topics
-//! match when some concrete topic belongs to both.
+//! A topic is a path of fragments; `*` stands for one fragment and `**` for any number of them, on both sides. Two
+//! patterns match when some concrete topic belongs to both.
 
 use crate::wire::frame::{code, Checked, Fault};
 
-/// First fragment of the topics that belong to the broker.
+/// First fragment of the broker's own topics.
 pub const RESERVED: &str = "$bus";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub fn fragments(topic: &str) -> impl Iterator<Item = Fragment<'_>> {
     })
 }
 
-/// The topic without its leading slash, if it is one.
+/// Returns the topic without its leading slash, if it is valid.
 pub fn check(topic: &str) -> Checked<&str> {
     let topic = topic.strip_prefix('/').unwrap_or(topic);
     if topic.is_empty() {
@@ -55,7 +55,7 @@ pub fn is_reserved(topic: &str) -> bool {
     topic.split('/').next() == Some(RESERVED)
 }
 
-/// Whether some concrete topic belongs to both; a walk through the product of the two as automata.
+/// True if some concrete topic belongs to both; a walk through the product of the two as automata.
 pub fn meet(a: &str, b: &str) -> bool {
     let a: Vec<_> = fragments(a).collect();
     let b: Vec<_> = fragments(b).collect();

@@ -1,4 +1,4 @@
-//! The topics in use, each with a number and its kept route; gone when no connection and no service uses it.
+//! The topics in use, each with a number and its cached route; removed when no connection and no service uses it.
 
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
@@ -15,7 +15,7 @@ struct Topic {
     wild: bool,
     reserved: bool,
     route: Option<Box<Route>>,
-    /// The stream that stores it, once that was looked for.
+    /// The stream that stores the topic, once it was looked up.
     stream: Option<u32>,
 }
 
@@ -43,7 +43,7 @@ impl Topics {
         self.table.find(hash(text), |&id| &*self.all[id as usize].text == text).copied()
     }
 
-    /// The number of a checked topic, used once more.
+    /// Returns the number of a checked topic, and adds a use.
     pub fn use_text(&mut self, text: &str) -> u32 {
         if let Some(id) = self.find(text) {
             self.all[id as usize].uses += 1;
@@ -84,7 +84,7 @@ impl Topics {
         *topic.stream.get_or_insert_with(|| find(&topic.text))
     }
 
-    /// There are other streams now.
+    /// Clears the cached streams after streams were added or removed.
     pub fn forget_streams(&mut self) {
         self.all.iter_mut().for_each(|topic| topic.stream = None);
     }
@@ -101,7 +101,7 @@ impl Topics {
         self.all[id as usize].reserved
     }
 
-    /// Lends the route out, made anew if interest has changed; give it back with `keep`.
+    /// Takes the route out, rebuilt if interest has changed; return it with `keep`.
     #[inline]
     pub fn route(&mut self, id: u32, index: &mut Index) -> Box<Route> {
         let topic = &mut self.all[id as usize];

@@ -1,22 +1,22 @@
-//! The fields of a message: a checked view of names and values, nothing copied.
+//! The fields of a message: a checked view of names and values without copies.
 
 use crate::wire::frame::{code, Checked, Fault};
 use crate::wire::msgpack::{head, skip, write_head, Head};
 
-/// Names one message may have.
+/// The maximum number of fields of a message.
 pub const NAMES: usize = 255;
-/// Fields up to so many are read without allocating, and compared with each other one by one.
+/// Up to this number, fields are read without allocation, and names compared one by one.
 const FEW: usize = 16;
 
 /// A name and a value, owned.
 pub type Pair = (Box<str>, Box<[u8]>);
 
-/// Names and values in the order in which they were sent.
+/// Names and values in the order of the message.
 #[derive(Debug, Default)]
 pub struct Fields<'a> {
     few: [(&'a str, &'a [u8]); FEW],
     size: usize,
-    /// All of them, if they are more than a few.
+    /// All fields, if there are more than a few.
     many: Vec<(&'a str, &'a [u8])>,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Fields<'a> {
         names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
     }
 
-    /// The value of a field, as it was sent.
+    /// The value of a field as it was sent.
     #[inline]
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.entries().iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
@@ -99,7 +99,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The fields with the server's own, which win over equal names.
+/// Merges the fields with the server's own, which replace equal names.
 pub fn merge(fields: &Fields<'_>, defaults: &[Pair]) -> Checked<Vec<u8>> {
     let mut kept: Vec<(&str, &[u8])> = fields.iter().collect();
     kept.retain(|(name, _)| !defaults.iter().any(|(other, _)| **other == **name));
@@ -116,20 +116,20 @@ pub fn merge(fields: &Fields<'_>, defaults: &[Pair]) -> Checked<Vec<u8>> {
     Ok(out)
 }
 
-/// A text as a value.
+/// Writes a text as a value.
 pub fn write_text(text: &str, out: &mut Vec<u8>) {
     write_head(Head::Str(text.len()), out);
     out.extend_from_slice(text.as_bytes());
 }
 
-/// What is wrong with the name of a field.
+/// Checks the name of a field.
 #[inline]
 pub fn bad_name(name: &str) -> Option<&'static str> {
     match name.as_bytes() {
         [] => Some("has no name"),
         [b'.', ..] => Some("has a name that begins with \".\", which is reserved"),
         b"msg" => Some("has a name that stands for the payload"),
-        // The control characters above 0x7f have two bytes, of which the first is this one.
+        // The control characters above 0x7f have two bytes, and the first is this one.
         bytes if bytes.iter().any(|byte| *byte < 0x20 || matches!(byte, 0x7f | 0xc2)) => {
             name.chars().any(char::is_control).then_some("has a control character in its name")
         }

@@ -1,8 +1,8 @@
-//! What the bytes mean: frame kinds, flags, error codes, and checked reading and writing of their parts.
+//! The meaning of frames: kinds, flags, error codes, and checked reading and writing of their parts.
 //!
-//! `docs/protocol.md` is the norm for everything here.
+//! `docs/protocol.md` is the specification.
 
-/// Highest protocol version spoken.
+/// The highest supported protocol version.
 pub const VERSION: u16 = 1;
 pub const MAGIC: &[u8; 4] = b"BWAY";
 /// Bytes before the body of a message or the ids of a delivery.
@@ -52,7 +52,7 @@ pub mod kind {
 }
 
 pub mod flag {
-    /// Of everything with a body.
+    /// Of all frames with a body.
     pub const FIELDS: u8 = 0x01;
     // PUBLISH
     pub const CONFIRM: u8 = 0x02;
@@ -115,7 +115,7 @@ pub mod op {
     pub const UNSERVE: u8 = 4;
 }
 
-/// How far a message goes, and from where one is wanted.
+/// The scope of a message or a subscription.
 pub mod scope {
     pub const GLOBAL: u8 = 0;
     /// Clients of the same node.
@@ -123,7 +123,7 @@ pub mod scope {
     /// Clients of other nodes.
     pub const REMOTE: u8 = 2;
 
-    /// What two bits of flags say; both or none: everywhere.
+    /// The scope in two bits of flags; both or none: global.
     pub fn of(flags: u8, local: u8, remote: u8) -> u8 {
         match (flags & local != 0, flags & remote != 0) {
             (true, false) => LOCAL,
@@ -143,7 +143,7 @@ pub mod policy {
 macro_rules! codes {
     ($($name:ident = $code:literal, $survives:literal;)*) => {
         pub mod code { $(pub const $name: u16 = $code;)* }
-        /// Every error code: name, number, whether the connection survives it.
+        /// All error codes: name, number, whether the connection survives.
         pub const ERRORS: &[(&str, u16, bool)] = &[$((stringify!($name), $code, $survives)),*];
     };
 }
@@ -197,7 +197,7 @@ codes! {
     FORBIDDEN = 60, true;
 }
 
-/// A refusal: its code says whether the connection survives.
+/// A refused frame or call: its code says whether the connection survives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     pub code: u16,
@@ -223,7 +223,7 @@ impl Fault {
 
 pub type Checked<T> = Result<T, Fault>;
 
-/// Takes the kind alone: a reference to `Parts` would keep it in memory, and each message would wait for its stores.
+/// Takes only the kind: a reference to `Parts` would keep it in memory, which slows down each message.
 #[cold]
 fn short(kind: u8) -> Fault {
     Fault::protocol(format!("frame of kind {kind:#04x} is too short"))
@@ -301,7 +301,7 @@ fn text(bytes: &[u8]) -> Checked<&str> {
     std::str::from_utf8(bytes).map_err(|_| Fault::protocol("text that is not UTF-8"))
 }
 
-/// The body of a message: what the broker copies as it came.
+/// The body of a message, which the broker copies unchanged.
 #[derive(Debug, Clone, Copy)]
 pub struct Body<'a> {
     pub time: i64,
@@ -311,7 +311,7 @@ pub struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// The body that these bytes are.
+    /// Reads the body in these bytes.
     pub fn of(bytes: &'a [u8], flags: u8) -> Checked<Self> {
         Self::read(Parts { rest: bytes, kind: 0 }, flags)
     }
@@ -326,7 +326,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Writes one frame of any kind but the hot ones: begin, append parts, and the length is set when it is dropped.
+/// Writes a frame of any kind but the hot ones: begin, append parts; dropping it sets the length.
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
     at: usize,
@@ -375,7 +375,7 @@ impl<'a> Writer<'a> {
         self.u32(bytes.len() as u32).bytes(bytes)
     }
 
-    /// Ends the frame; its size in bytes.
+    /// Ends the frame, and returns its size in bytes.
     pub fn end(self) -> usize {
         let size = self.out.len() - self.at;
         self.out[self.at..self.at + 4].copy_from_slice(&(size as u32 - 4).to_le_bytes());

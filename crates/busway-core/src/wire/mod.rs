@@ -1,5 +1,5 @@
-//! The wire format: `splitter` finds where frames end, `frame` reads and writes them, `msgpack` and `fields` are the fields of
-//! a message, `slots` the numbers that stand for topics and senders.
+//! The wire format: `splitter` finds the ends of frames, `frame` reads and writes them, `msgpack` and `fields` are the
+//! fields of a message, `slots` the numbers of topics and senders.
 
 pub mod fields;
 pub mod frame;

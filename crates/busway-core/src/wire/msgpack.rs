@@ -1,14 +1,14 @@
-//! Values as `MessagePack`: where one ends, whether it is sound, and its normal form.
+//! Values as `MessagePack`: their length, validation, and normal form.
 //!
-//! Two values are equal exactly when the bytes of their normal forms are: shortest heads, numbers and lengths as short as they
-//! go, floats as 64 bits, keys of maps in the order of their bytes. It is what msgspec writes, apart from the order of keys.
+//! Two values are equal exactly when the bytes of their normal forms are: shortest heads, shortest numbers and lengths,
+//! floats as 64 bits, map keys in byte order. It is the encoding of msgspec, apart from the order of keys.
 
 use std::borrow::Cow;
 
-/// Lists and maps may be nested so deep.
+/// The maximum nesting of lists and maps.
 pub const DEPTH: usize = 16;
 
-/// What a value begins with; lengths are those of what follows the head.
+/// The head of a value; lengths are those of the data after the head.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Head {
     Nil,
@@ -24,7 +24,7 @@ pub enum Head {
     Map(usize),
 }
 
-/// The head of a value and what comes after it; None: cut off, or no kind of value that is known.
+/// The head of a value and the rest; None: truncated, or an unknown type.
 #[inline]
 pub fn head(bytes: &[u8]) -> Option<(Head, &[u8])> {
     fn number<const N: usize>(rest: &[u8]) -> Option<([u8; N], &[u8])> {
@@ -70,7 +70,7 @@ pub fn head(bytes: &[u8]) -> Option<(Head, &[u8])> {
     })
 }
 
-/// What follows a sound value; the error says what is wrong with it.
+/// Returns the rest after a valid value, or the error in the value.
 #[inline]
 pub fn skip(bytes: &[u8], depth: usize) -> Result<&[u8], &'static str> {
     const CUT: &str = "is cut off";
@@ -109,7 +109,7 @@ fn skip_items(mut rest: &[u8], size: usize, keys: bool, depth: usize) -> Result<
     Ok(rest)
 }
 
-/// The first of the values that follow each other in `bytes`, and the rest; both empty if there is none.
+/// The first of consecutive values in `bytes`, and the rest; both empty if there is none.
 #[inline]
 pub fn next(bytes: &[u8]) -> (&[u8], &[u8]) {
     let rest = skip(bytes, 0).unwrap_or_default();
@@ -134,7 +134,7 @@ pub fn content(value: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The normal form of a sound value; borrowed if it is one already.
+/// The normal form of a valid value; borrowed if it already has that form.
 #[inline]
 pub fn normal(value: &[u8]) -> Cow<'_, [u8]> {
     if is_short(value) {
@@ -149,11 +149,11 @@ pub fn normal(value: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Whether a value that is no list and no map is in its normal form, seen without writing that.
+/// True if a value that is no list and no map is in normal form; it writes nothing.
 #[inline]
 fn is_short(value: &[u8]) -> bool {
     let Some(&first) = value.first() else { return true };
-    // Short text, small numbers, nil and booleans have one form only.
+    // Short text, small numbers, nil and booleans have only one form.
     if matches!(first, 0x00..=0x7f | 0xa0..=0xc4 | 0xe0..=0xff) {
         return true;
     }
@@ -174,7 +174,7 @@ fn is_short(value: &[u8]) -> bool {
     }
 }
 
-/// Appends the normal form of the first value in `bytes`; what follows it.
+/// Appends the normal form of the first value in `bytes`, and returns the rest.
 fn write_normal<'a>(bytes: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     let Some((head, rest)) = head(bytes) else { return &[] };
     write_head(head, out);
@@ -243,7 +243,7 @@ pub fn write_head(head: Head, out: &mut Vec<u8>) {
             -0x8000_0000.. => tagged(0xd2, &(value as i32).to_be_bytes()),
             _ => tagged(0xd3, &value.to_be_bytes()),
         },
-        // Zero has a sign and "not a number" many spellings; each is one value here.
+        // Zero has a sign and NaN many representations; the normal form has one of each.
         Head::Float(0.0) => tagged(0xcb, &0.0_f64.to_be_bytes()),
         Head::Float(value) if value.is_nan() => tagged(0xcb, &f64::NAN.to_be_bytes()),
         Head::Float(value) => tagged(0xcb, &value.to_be_bytes()),

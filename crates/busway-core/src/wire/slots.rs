@@ -1,6 +1,6 @@
-//! Slots of topics and senders: small integers that stand for something long on one connection.
+//! Slots of topics and senders: small integers that replace long names on a connection.
 //!
-//! The table is bounded; a new key takes the slot of the one that was filled longest ago.
+//! The table is bounded; a new key takes the slot that was filled longest ago.
 
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -13,12 +13,12 @@ pub struct Numbers<K> {
     most: usize,
 }
 
-/// Where a key stands.
+/// The slot of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Slot<K> {
-    /// As before.
+    /// The slot was known.
     Known(u32),
-    /// Filled just now, so the peer must be told; the key that had to go.
+    /// The slot was filled now, so the peer must be told; with the key that it replaced.
     Filled(u32, Option<K>),
 }
 
@@ -27,7 +27,7 @@ impl<K: Eq + Hash + Clone> Numbers<K> {
         Self { keys: Vec::new(), slots: FxHashMap::default(), next: 0, most: most.max(1) }
     }
 
-    /// Whether `slot` stands for `key`: the check of a remembered answer.
+    /// True if `slot` still has `key`: validates a cached slot.
     #[inline]
     pub fn is(&self, slot: u32, key: &K) -> bool {
         matches!(self.keys.get(slot as usize), Some(Some(known)) if known == key)

@@ -1,28 +1,28 @@
-//! Cuts a stream of bytes into whole frames; keeps the beginning of one that is not complete.
+//! Splits a stream of bytes into complete frames, and keeps the start of an incomplete one.
 
 use crate::wire::frame::{code, Checked, Fault};
 
-/// Kept capacity of an idle connection.
+/// The capacity that an idle connection keeps.
 const IDLE: usize = 4096;
 
-/// What becomes of a frame, and of those after it.
+/// How to continue after a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     Go,
-    /// This one is done; the rest waits.
+    /// This frame is processed; the rest waits.
     Stop,
-    /// This one waits too.
+    /// This frame waits, too.
     Wait,
 }
 
 #[derive(Debug, Default)]
 pub struct Splitter {
     held: Vec<u8>,
-    /// How much of `held` is done.
+    /// How much of `held` is processed.
     at: usize,
 }
 
-/// Size of the frame that `buf` begins with, once its first four bytes are there.
+/// The size of the frame that `buf` begins with, once its first four bytes have arrived.
 fn frame_size(buf: &[u8], limit: usize) -> Checked<Option<usize>> {
     let Some(head) = buf.first_chunk::<4>() else { return Ok(None) };
     let size = u32::from_le_bytes(*head) as usize + 4;
@@ -63,15 +63,15 @@ impl Splitter {
         self.held.len() - self.at
     }
 
-    /// Keeps bytes without looking at them.
+    /// Keeps bytes without processing them.
     pub fn hold(&mut self, data: &[u8]) {
         self.held.extend_from_slice(data);
     }
 
-    /// Forgets what was handled; an idle connection keeps no large buffer.
+    /// Drops processed bytes; an idle connection keeps no large buffer.
     fn tidy(&mut self) {
         if !self.is_empty() {
-            // Not each time: moving the rest costs as much as it is long.
+            // Not each time, since it moves the rest.
             if self.at > self.held.len() / 2 {
                 self.held.drain(..self.at);
                 self.at = 0;
@@ -86,15 +86,15 @@ impl Splitter {
         self.at = 0;
     }
 
-    /// Calls `each` with what begins with a whole frame, and that frame's size; it answers how many bytes it has handled: that
-    /// frame, or more of the same. When it does not let it go on, the rest is kept for `again`.
+    /// Calls `each` with data that begins with a complete frame, and that frame's size. `each` returns how many bytes
+    /// it has processed: that frame, or several. If it stops, the rest is kept for `again`.
     pub fn feed(
         &mut self,
         mut data: &[u8],
         limit: usize,
         each: &mut impl FnMut(&[u8], usize) -> Checked<(Flow, usize)>,
     ) -> Checked<bool> {
-        // A frame that had begun is completed apart, so that the rest of the data needs no copy.
+        // An incomplete frame is completed separately, so that the rest of the data needs no copy.
         while !self.is_empty() {
             let begun = self.held.len() - self.at;
             let want = frame_size(&self.held[self.at..], limit)?.unwrap_or(4);
@@ -114,7 +114,7 @@ impl Splitter {
         Ok(go)
     }
 
-    /// Goes on with what was kept.
+    /// Continues with kept data.
     pub fn again(
         &mut self,
         limit: usize,

@@ -1,5 +1,5 @@
-//! Engines joined by their bytes, and clients on them: no sockets and no Python.
-#![allow(dead_code)] // each test uses its part
+//! Engines joined by their bytes, and clients on them, without sockets and Python.
+#![allow(dead_code)] // each test uses a part of it
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ pub const LIMITS: Limits = Limits {
     stall: 200,
 };
 
-/// What a client got.
+/// A frame that a client received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Got {
     pub kind: u8,
@@ -119,17 +119,17 @@ pub struct Mesh {
     pub clients: Vec<Client>,
     /// The other end of each link.
     pub ends: HashMap<(usize, u32), (usize, u32)>,
-    /// What the drivers did nothing about.
+    /// Events that the drivers ignored.
     pub events: Vec<(usize, Event)>,
-    /// Bytes to links are put by here instead of being handed over.
+    /// Bytes to links are kept back here instead of being delivered.
     pub cut: bool,
     pub kept: Vec<((usize, u32), Vec<u8>)>,
-    /// How many bytes are handed over at once.
+    /// How many bytes are delivered at once.
     pub step: usize,
 }
 
 impl Mesh {
-    /// So many nodes, each linked with each.
+    /// Creates nodes that are all linked with each other.
     pub fn new(nodes: usize) -> Self {
         let mut mesh = Self { step: 1 << 20, ..Self::default() };
         mesh.nodes.extend((0..nodes).map(|_| Engine::new(LIMITS)));
@@ -149,7 +149,7 @@ impl Mesh {
         ends
     }
 
-    /// A link between two nodes; its connections.
+    /// Opens a link between two nodes, and returns its connections.
     pub fn join(&mut self, a: usize, b: usize) -> (u32, u32) {
         let ends = self.dial(a, b);
         self.nodes[a].link(ends.0).unwrap();
@@ -158,7 +158,7 @@ impl Mesh {
         ends
     }
 
-    /// The link between two nodes is gone.
+    /// Ends the link between two nodes.
     pub fn part(&mut self, a: usize, conn: u32) {
         let (b, other) = self.ends.remove(&(a, conn)).unwrap();
         self.ends.remove(&(b, other));
@@ -167,7 +167,7 @@ impl Mesh {
         self.pump();
     }
 
-    /// A client of a node; its place among the clients.
+    /// Adds a client of a node, and returns its index.
     pub fn client(&mut self, node: usize, name: &str) -> usize {
         let mut client = Client { node, conn: self.nodes[node].connect(), ..Client::default() };
         client.out.hello(name.as_bytes());
@@ -199,7 +199,7 @@ impl Mesh {
         assert_eq!(self.result(client).code, code::OK);
     }
 
-    /// The RESULT that comes now.
+    /// The RESULT that arrives now.
     pub fn result(&mut self, client: usize) -> Got {
         self.pump();
         let at = self.clients[client].got.iter().position(|got| got.kind == kind::RESULT).expect("no RESULT");
@@ -211,26 +211,26 @@ impl Mesh {
         self.pump();
     }
 
-    /// Writes a message and leaves it with the client.
+    /// Encodes a message without delivering it.
     pub fn send(&mut self, client: usize, kind: u8, topic: &str, more: More, payload: &str) -> u64 {
         let out = &mut self.clients[client].out;
         let slot = out.slot(topic).unwrap();
         out.message(kind, slot, more, payload.as_bytes())
     }
 
-    /// What a client got since it was asked last.
+    /// The frames that a client received since the last call.
     pub fn take(&mut self, client: usize) -> Vec<Got> {
         self.pump();
         std::mem::take(&mut self.clients[client].got)
     }
 
-    /// The payloads of that, with their ids.
+    /// The payloads of these frames, with their ids.
     pub fn payloads(&mut self, client: usize) -> Vec<(Vec<u32>, String)> {
         let got = self.take(client).into_iter();
         got.map(|got| (got.ids, String::from_utf8(got.payload).unwrap())).collect()
     }
 
-    /// Everything goes where it is to go, until nothing moves.
+    /// Delivers all bytes until no engine has output.
     pub fn pump(&mut self) {
         loop {
             let mut moved = false;
@@ -300,7 +300,7 @@ impl Mesh {
     }
 }
 
-/// Rules: this field is equal to this text.
+/// Rules: this field equals this text.
 pub fn equal(name: &str, value: &str) -> Vec<u8> {
     let mut out = vec![0x81];
     write_text("where", &mut out);
@@ -311,7 +311,7 @@ pub fn equal(name: &str, value: &str) -> Vec<u8> {
     out
 }
 
-/// Fields: this one.
+/// Fields: only this one.
 pub fn field(name: &str, value: &str) -> Vec<u8> {
     let mut out = vec![0x81];
     write_text(name, &mut out);

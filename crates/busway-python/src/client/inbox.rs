@@ -1,4 +1,4 @@
-//! What has arrived for one subscription, for Python.
+//! The inbox of a subscription for Python.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
@@ -10,10 +10,10 @@ use pyo3::types::PyList;
 use crate::bytes::Attached;
 use crate::message::{copy, Message};
 
-/// The messages of one subscription, shared by the session that fills and the user who empties it.
+/// The messages of a subscription, shared by the session that adds them and the user that takes them.
 pub type Shared = Rc<RefCell<Messages<Message>>>;
 
-/// What has arrived for one subscription and was not taken yet.
+/// Messages that have arrived for a subscription and were not taken yet.
 #[pyclass(frozen, module = "busway._core")]
 pub struct Inbox(pub Attached<Shared>);
 
@@ -59,7 +59,7 @@ impl Inbox {
         self.messages().received
     }
 
-    /// Over its limit, and not much room again since.
+    /// It has exceeded its limit, and does not have enough room again.
     #[getter]
     fn full(&self) -> bool {
         self.messages().is_full()

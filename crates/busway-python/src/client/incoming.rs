@@ -1,4 +1,4 @@
-//! Decoding for a client: frames of the broker become messages in inboxes and a few events for Python.
+//! Decoding for a client: converts frames of the broker to messages in inboxes, and a few events for Python.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::client::session::now;
 use crate::event;
 use crate::message::{copy, is, make, unpacked, Message, Parts, Place, Sender, NOTIFY};
 
-/// What a decoded chunk has for Python.
+/// The events of a decoded chunk.
 pub enum Event {
     Welcome(u16, Vec<u8>),
     Close(u16, String),
@@ -39,7 +39,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether it is of a subscription, and so still true when the connection has ended.
+    /// True if it belongs to a subscription, so that it stays valid after the end of the connection.
     pub fn outlives(&self) -> bool {
         matches!(self, Self::Ready(_) | Self::Full(_) | Self::Missed(..))
     }
@@ -69,37 +69,38 @@ impl Event {
     }
 }
 
-/// Longest frame before the broker told its limits.
+/// The longest frame before the broker's limits are known.
 const FIRST: usize = 1 << 20;
 
-/// A stream, and the offset behind the last that came of it.
+/// A stream, and the offset after its last message.
 type Reached = (Arc<Py<PyAny>>, u64);
 
-/// The stream of a stored message, and the channel that wants to hear what becomes of it.
+/// The stream of a stored message, and the channel that delivered it.
 type Of = (Arc<Py<PyAny>>, Option<Arc<Py<PyAny>>>);
 
-/// What the broker told on this connection, and what waits for Python.
+/// The state of this connection, and events for Python.
 pub struct Arrivals {
-    /// Longest frame that is accepted.
+    /// The longest accepted frame.
     pub limit: usize,
     topics: Vec<Option<Py<PyString>>>,
     senders: Vec<Option<Sender>>,
     nobody: Sender,
     pub inboxes: FxHashMap<u32, Shared>,
-    /// What each subscription has seen of the kept messages.
+    /// The retained messages that each subscription knows.
     seen: FxHashMap<u32, Seen>,
-    /// SUBSCRIBE frames that wait for their RESULT: subscription, and its pattern if the end of the kept messages is to be told.
+    /// SUBSCRIBE frames that wait for their RESULT: the subscription, and its pattern if a notice must follow the
+    /// retained messages.
     entering: FxHashMap<u64, (u32, Option<Py<PyString>>)>,
-    /// Streams by their number here: (broker, name).
+    /// Streams by their number on this connection: (broker, name).
     streams: FxHashMap<u32, Arc<Py<PyAny>>>,
-    /// Channels by their ids, which want to hear what became of their messages.
+    /// Channels by their ids, which get the acknowledgements of their messages.
     pub channels: FxHashMap<u32, Arc<Py<PyAny>>>,
-    /// How far each subscription has come in each stream.
+    /// The position of each subscription in each stream.
     pub reached: FxHashMap<u32, Vec<Reached>>,
-    /// Topic and sender of the last stored message: mostly the next one has the same.
+    /// Topic and sender of the last stored message, which mostly are those of the next one.
     topic: Option<(String, Py<PyString>)>,
     sender: Option<(String, Sender)>,
-    /// Topics of the requests that wait for their reply.
+    /// Topics of requests that wait for a reply.
     pub asked: FxHashMap<u64, Py<PyString>>,
     pub events: Vec<Event>,
 }
@@ -124,7 +125,7 @@ impl Arrivals {
         }
     }
 
-    /// Forgets the last connection; inboxes stay.
+    /// Resets the state of the last connection. Inboxes stay.
     pub fn reset(&mut self) {
         self.limit = FIRST;
         self.topics = Vec::new();
@@ -134,13 +135,13 @@ impl Arrivals {
         self.entering.clear();
     }
 
-    /// A SUBSCRIBE goes out: what the broker keeps will be handed over until its RESULT.
+    /// Records a SUBSCRIBE: the broker delivers retained messages before its RESULT.
     pub fn entering(&mut self, number: u64, sub: u32, watch: bool, notify: Option<Py<PyString>>) {
         self.seen.entry(sub).or_insert_with(|| Seen::new(watch)).begin();
         self.entering.insert(number, (sub, notify));
     }
 
-    /// A RESULT came, maybe of a SUBSCRIBE: everything kept has been handed over.
+    /// Handles a RESULT: if it is of a SUBSCRIBE, all retained messages were delivered.
     fn entered(&mut self, py: Python<'_>, number: u64, code: u16) -> PyResult<()> {
         let Some((sub, notify)) = self.entering.remove(&number).filter(|_| code == code::OK) else { return Ok(()) };
         let Some(inbox) = self.inboxes.get(&sub) else { return Ok(()) };
@@ -163,7 +164,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// What was known to be kept and was not handed over again since is gone; whether there is something to tell.
+    /// Withdraws known retained messages that were not delivered again. Returns true if there were any.
     pub fn settle(&mut self, py: Python<'_>, sub: u32) -> PyResult<bool> {
         let settled = self.seen.get_mut(&sub).map(|seen| seen.end(py)).unwrap_or_default();
         let Some(inbox) = self.inboxes.get(&sub) else { return Ok(false) };
@@ -199,8 +200,8 @@ impl Arrivals {
             .map_err(|_| Fault::protocol("no memory for a message"))
     }
 
-    /// Puts the plain deliveries that come right behind one with the same head into the same inbox, without looking
-    /// everything up again. How many bytes that was.
+    /// Adds plain deliveries with the same head after the first one to the same inbox, without further lookups. Returns
+    /// the processed bytes.
     fn follow(&mut self, py: Python<'_>, first: &Delivery, head: u128, rest: &[u8]) -> Checked<usize> {
         let id = first.id();
         let Some(inbox) = self.inboxes.get(&id) else { return Ok(0) };
@@ -228,11 +229,11 @@ impl Arrivals {
         Ok(at)
     }
 
-    /// Puts a message into the inboxes of its subscriptions.
+    /// Adds a message to the inboxes of its subscriptions.
     fn deliver(&mut self, py: Python<'_>, delivery: &Delivery) -> Checked<()> {
         let message = self.message(py, kind::DELIVER, delivery)?;
         for id in delivery.ids() {
-            // A message may be on its way while its subscription ends.
+            // A message may be in flight while its subscription ends.
             let Some(inbox) = self.inboxes.get(&id) else { continue };
             let kept = delivery.flags & (flag::POST | flag::PIN) != 0;
             if kept && self.seen.get_mut(&id).is_some_and(|seen| seen.knows(py, delivery, &message)) {
@@ -247,7 +248,7 @@ impl Arrivals {
         self.streams.get(&stream).cloned().ok_or_else(|| Fault::protocol("a stream that was not named"))
     }
 
-    /// A stored message as one for Python; of a stream, and of a channel that wants to hear what becomes of it.
+    /// Converts a stored message for Python, with its stream and the channel that delivered it.
     fn stored(&mut self, py: Python<'_>, of: &Of, flags: u8, deliveries: u32, record: &Record) -> Checked<Message> {
         if self.topic.as_ref().is_none_or(|(text, _)| text != record.topic) {
             self.topic = Some((record.topic.into(), PyString::new(py, record.topic).unbind()));
@@ -271,8 +272,8 @@ impl Arrivals {
         Ok((self.stream(stored.stream)?, owner.cloned()))
     }
 
-    /// Puts the stored messages that come right behind one with the same head into the same inbox, without looking everything
-    /// up again. How many bytes that was.
+    /// Adds stored messages with the same head after the first one to the same inbox, without further lookups. Returns
+    /// the processed bytes.
     fn follow_stored(&mut self, py: Python<'_>, first: &Stored, of: &Of, head: u128, rest: &[u8]) -> Checked<usize> {
         let id = first.id();
         let Some(inbox) = self.inboxes.get(&id).cloned() else { return Ok(0) };
@@ -307,7 +308,7 @@ impl Arrivals {
                 *reached = next;
                 continue;
             }
-            // Each connection names its streams anew.
+            // Each connection names its streams again.
             let same = |other: &Arc<Py<PyAny>>| other.bind(py).eq(stream.bind(py)).unwrap_or(false);
             match all.iter_mut().find(|(other, _)| same(other)) {
                 Some(one) => *one = (stream.clone(), next),
@@ -316,16 +317,16 @@ impl Arrivals {
         }
     }
 
-    /// Puts a message into the inboxes of these subscriptions.
+    /// Adds a message to the inboxes of these subscriptions.
     fn put(&mut self, py: Python<'_>, ids: impl Iterator<Item = u32>, size: usize, message: &Message) {
         for id in ids {
-            // A message may be on its way while its subscription ends.
+            // A message may be in flight while its subscription ends.
             let Some(inbox) = self.inboxes.get(&id) else { continue };
             push(&mut self.events, id, inbox, size, || message.clone_ref(py));
         }
     }
 
-    /// A reply; the broker says in a field of its own who of several gave it.
+    /// Handles a reply. With several replies the broker adds a field with the provider.
     fn replied(
         &self,
         py: Python<'_>,
@@ -370,8 +371,8 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Handles the frame that `data` begins with, and more of the same behind it; an answer it needs goes to `out`. Tells how
-    /// many bytes are done.
+    /// Processes the frame at the start of `data`, and similar frames after it; `out` gets the answers. Returns the
+    /// processed bytes.
     pub fn frame(&mut self, py: Python<'_>, out: &mut Outgoing, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
         let (frame, rest) = data.split_at(size);
         match read(frame)? {
@@ -423,7 +424,7 @@ impl Arrivals {
                 if self.streams.len() >= SLOTS as usize {
                     return Err(Fault::protocol(format!("more than {SLOTS} streams")));
                 }
-                // Those of other nodes have numbers apart from the broker's own, so this is no list.
+                // Remote streams have much higher numbers, so this is no list.
                 self.streams.insert(stream, Arc::new(named.unbind()));
             }
             Incoming::Stored { stream, number, count, offset, sequence, again } => {
@@ -458,7 +459,7 @@ impl Arrivals {
             Incoming::Flow { stop } => self.events.push(Event::Flow(stop)),
             Incoming::Welcome { version, map } => {
                 self.events.push(Event::Welcome(version, map.into()));
-                // The limits it tells must hold for the frames behind it.
+                // The limits in it apply to the frames after it.
                 return Ok((Flow::Stop, size));
             }
             Incoming::Close { code, text } => self.events.push(Event::Close(code, text.into())),
@@ -471,14 +472,14 @@ impl Arrivals {
     }
 }
 
-/// Puts a message into an inbox, and tells what follows from it. Inlined: every message that comes alone passes here.
+/// Adds a message to an inbox, and reports the effects. Inlined, since every single message passes here.
 #[inline]
 fn push(events: &mut Vec<Event>, id: u32, inbox: &Shared, size: usize, message: impl FnOnce() -> Message) {
     let mut messages = inbox.borrow_mut();
     let (waiting, full, before) = (!messages.is_empty(), messages.is_full(), messages.missed);
     let taken = messages.push(size, message);
     if messages.missed != before {
-        missed(events, id, messages.missed - before); // this one, or older ones for which it came
+        missed(events, id, messages.missed - before); // this message, or older ones that it replaced
     }
     if taken && !waiting {
         events.push(Event::Ready(id));
@@ -488,7 +489,7 @@ fn push(events: &mut Vec<Event>, id: u32, inbox: &Shared, size: usize, message: 
     }
 }
 
-/// One event tells of a whole run of dropped messages.
+/// Reports a run of dropped messages as one event.
 fn missed(events: &mut Vec<Event>, id: u32, more: u64) {
     match events.last_mut() {
         Some(Event::Missed(sub, count)) if *sub == id => *count += more,
@@ -496,7 +497,7 @@ fn missed(events: &mut Vec<Event>, id: u32, more: u64) {
     }
 }
 
-/// Slots a broker may fill; more than any sane limit it tells.
+/// Slots that a broker may fill; more than any reasonable limit.
 const SLOTS: u32 = 1 << 20;
 
 fn fill<T>(slots: &mut Vec<Option<T>>, slot: u32, value: T) -> Checked<()> {

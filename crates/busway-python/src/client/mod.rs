@@ -1,4 +1,4 @@
-//! The client for Python: a session of one connection, what comes in over it, and the inboxes of its subscriptions.
+//! The client for Python: a session encodes, `incoming` decodes, and inboxes hold the messages of subscriptions.
 
 pub mod inbox;
 pub mod incoming;

@@ -1,4 +1,4 @@
-//! `publish()` of a bus as one native call, since the Python in front of it would cost more than the work itself.
+//! `publish()` of a bus as one native call, since the Python code before it would cost more than the work itself.
 
 use std::convert::Infallible;
 
@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 
 use crate::client::session::{done, Session};
 
-/// A payload that was given, be it None, or was left out.
+/// A payload, which may be None, or a missing one.
 struct Payload<'a, 'py>(Option<Borrowed<'a, 'py, PyAny>>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Payload<'a, 'py> {
@@ -20,7 +20,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Payload<'a, 'py> {
     }
 }
 
-/// Base of a bus: encodes what can go out at once, and leaves the rest to the `_publish` of the class below it.
+/// Base class of a bus: encodes a message at once if possible, and else calls `_publish` of the subclass.
 #[pyclass(frozen, subclass, module = "busway._core")]
 pub struct Publisher {
     session: PyOnceLock<Py<Session>>,
@@ -34,17 +34,18 @@ impl Publisher {
         Self { session: PyOnceLock::new() }
     }
 
-    /// The session to encode into; the first one counts.
+    /// Sets the session that encodes the messages. Only the first call has an effect.
     fn _bind(&self, py: Python<'_>, session: Py<Session>) {
         let _ = self.session.set(py, session);
     }
 
-    /// Send a message to all who subscribed to its topic.
+    /// Send a message to all subscribers of its topic.
     ///
-    /// `fields` are its address beside the topic. With `confirm` it returns how many connections received it. `offline` says
-    /// what happens while there is no connection, if not what `connect()` was told. `durable` stores it in the stream of
-    /// its topic and returns its position once it is as safe as the stream promises; such a message may expire, and may
-    /// be due later; `timeout` limits the wait for the position. `scope` is "global", "local" (clients of the same node of a cluster) or "remote" (of the others).
+    /// With `confirm` it returns how many connections received the message. `offline` overrides the behaviour of
+    /// `connect()` while disconnected. `durable` stores the message in the stream of its topic, and returns its
+    /// position when it has the stream's safety; such a message may expire, and may be delayed; `timeout` limits the
+    /// wait for the position. `scope` is "global", "local" (clients of the same node of a cluster) or "remote" (of
+    /// other nodes).
     #[pyo3(
         signature = (topic, payload = Payload(None), *, fields = None, confirm = None, offline = None, durable = None, **more),
         text_signature = "($self, topic, payload=b'', *, fields=None, confirm=False, offline=None, durable=False, expires=None, delay=None, deliver_at=None, scope='global', timeout=None)"

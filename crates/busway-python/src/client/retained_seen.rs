@@ -1,4 +1,4 @@
-//! Which kept messages a subscription has seen, so that coming back after a loss repeats none of them and hides no withdrawal.
+//! The retained messages that a subscription knows, so that a reconnect repeats none and misses no withdrawal.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -11,26 +11,26 @@ use crate::message::{identify, Message};
 
 struct Known {
     id: Id,
-    /// The handing over in which it was last seen.
+    /// The round of retained messages in which it was last delivered.
     round: u32,
-    /// For those who are told of withdrawals.
+    /// The message, for subscriptions that watch withdrawals.
     message: Option<Message>,
-    /// One that it had replaced, which was given since the last handing over: what is kept, unless this one is still to come.
+    /// An older message that it replaced, delivered since the last round: the broker may still retain the older one.
     older: Option<(Id, Message)>,
 }
 
 /// Of a message: its session and number.
 type Id = (u64, u64);
 
-/// What has become of what was known.
+/// The changes after a round.
 #[derive(Default)]
 pub struct Settled {
     pub gone: Vec<Message>,
-    /// Older ones that are kept in their places.
+    /// Older messages that are retained in their places.
     pub instead: Vec<Message>,
 }
 
-/// What one subscription knows of the kept messages.
+/// The retained messages that a subscription knows.
 pub struct Seen {
     known: FxHashMap<u64, Known>,
     round: u32,
@@ -42,7 +42,7 @@ impl Seen {
         Self { known: FxHashMap::default(), round: 0, watch }
     }
 
-    /// A handing over begins.
+    /// Begins a round of retained messages.
     pub fn begin(&mut self) {
         self.round += 1;
         for known in self.known.values_mut() {
@@ -50,12 +50,12 @@ impl Seen {
         }
     }
 
-    /// Whether something that was known was not handed over again.
+    /// True if a known message was not delivered again.
     pub fn doubts(&self) -> bool {
         self.known.values().any(|known| known.round != self.round)
     }
 
-    /// What was known and was not handed over again is gone.
+    /// Removes the known messages that were not delivered again.
     pub fn end(&mut self, py: Python<'_>) -> Settled {
         let (round, watch) = (self.round, self.watch);
         let mut settled = Settled::default();
@@ -72,7 +72,7 @@ impl Seen {
         settled
     }
 
-    /// Whether a post or pin is known already; if not, it is from now on.
+    /// True if a post or pin is already known. A new one is added.
     pub fn knows(&mut self, py: Python<'_>, delivery: &Delivery, message: &Message) -> bool {
         let mut hasher = DefaultHasher::new();
         let id = identify(py, message, delivery.flags & flag::PIN != 0, &mut hasher);
@@ -83,12 +83,12 @@ impl Seen {
             return false;
         }
         if let Some(before) = self.known.get_mut(&key) {
-            // Handed over again, or put back by its sender after the broker was restarted.
+            // Delivered again, or sent again after a restart of the broker.
             if before.id == id {
                 (before.round, before.older) = (round, None);
                 return true;
             }
-            // Given by a broker that hears only now of what its sender has replaced since, and will hear of that; or that has lost it.
+            // From a broker that has lost a newer message of the sender, or does not have it yet.
             if before.id.0 == id.0 && before.id.1 > id.1 {
                 if before.round != round {
                     before.older = Some((id, message.clone_ref(py)));

@@ -1,4 +1,4 @@
-//! The client's side for Python: one connection after the other, encoded here and decoded by `incoming`.
+//! The client's session for Python: encodes for one connection after the other, and decodes with `incoming`.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
@@ -19,14 +19,14 @@ use crate::client::inbox::Inbox;
 use crate::client::incoming::{Arrivals, Event};
 use crate::raised;
 
-/// What the ids in front of a delivery may add to the longest frame a client may send.
+/// The maximum size of the ids in a delivery, beyond the longest frame of a client.
 const IDS: usize = 512 << 10;
 
-/// No fields, no rules.
+/// No fields or rules.
 const NOTHING: &[u8] = &[];
 
-/// A coroutine that is done already: what a publish that needs no waiting answers. `send`, `throw` and `close` make it one
-/// for `asyncio.create_task()`; `await` asks for none of them.
+/// A completed coroutine, the result of a publish that need not wait. `asyncio.create_task()` requires `send`, `throw`
+/// and `close`; `await` uses none of them.
 #[pyclass(frozen, module = "busway._core")]
 struct Done;
 
@@ -61,7 +61,7 @@ impl Done {
     fn close(&self) {}
 }
 
-/// The one that all such publishes answer.
+/// The instance that all such publishes return.
 pub fn done(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static DONE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     DONE.get_or_try_init(py, || Ok(Py::new(py, Done)?.into_any())).map(|done| done.bind(py))
@@ -75,9 +75,9 @@ struct State {
     writable: bool,
     gather: usize,
     on_output: Option<Py<PyAny>>,
-    /// The topic used last, by identity, and its slot.
+    /// The last topic, by identity, and its slot.
     last: Option<(Py<PyString>, u32)>,
-    /// Fields of messages that bring none of their own.
+    /// Fields of messages without fields of their own.
     defaults: Vec<u8>,
     arrivals: Arrivals,
 }
@@ -95,7 +95,7 @@ impl State {
                     return Err(raised(topic.py(), &Fault::new(code::RESERVED, text)));
                 }
                 let slot = self.out.slot(text).map_err(|fault| raised(topic.py(), &fault))?;
-                // Not one that only requests may use: what is remembered here is not looked at again.
+                // Not for a reserved topic, since a cached topic is not checked again.
                 if !reserved {
                     self.last = Some((topic.clone().unbind(), slot));
                 }
@@ -104,14 +104,14 @@ impl State {
         }
     }
 
-    /// Whether a publish may go out now.
+    /// True if a publish may be encoded now.
     fn ready(&self) -> bool {
         self.open && self.writable && self.out.out.len() < self.gather
     }
 
-    /// Encodes a PUBLISH with the fields it has, or those that all have.
+    /// Encodes a PUBLISH with its fields, or the default ones.
     #[inline]
-    #[allow(clippy::too_many_arguments)] // what a message has
+    #[allow(clippy::too_many_arguments)] // the parts of a message
     fn publish(
         &mut self,
         topic: &Bound<'_, PyString>,
@@ -142,7 +142,7 @@ impl State {
     }
 }
 
-/// Client side of a connection: encodes what is sent, decodes what arrives.
+/// Client side of a connection: encodes outgoing frames and decodes incoming ones.
 #[pyclass(frozen, module = "busway._core")]
 pub struct Session {
     state: Attached<RefCell<State>>,
@@ -155,7 +155,7 @@ impl Session {
         self.state.0.borrow_mut()
     }
 
-    /// Runs `write`, and tells the driver if output begins to wait by it.
+    /// Runs `write`, and notifies the driver if output begins to wait.
     fn write<R>(&self, py: Python<'_>, write: impl FnOnce(&mut State) -> PyResult<R>) -> PyResult<R> {
         let mut state = self.state();
         let waited = !state.out.out.is_empty();
@@ -169,7 +169,7 @@ impl Session {
         done
     }
 
-    /// Encodes a PUBLISH, if one may go out now.
+    /// Encodes a PUBLISH, if possible now.
     #[inline]
     pub fn try_publish<'py>(
         &self,
@@ -235,7 +235,7 @@ impl Session {
         self.state().writable = yes;
     }
 
-    /// Fields of the messages that are published without any.
+    /// Fields of messages that are published without fields.
     fn defaults(&self, fields: &[u8]) {
         self.state().defaults = fields.to_vec();
     }
@@ -256,9 +256,9 @@ impl Session {
         }
     }
 
-    /// How many were taken, and the number of the first of them.
+    /// Returns how many were accepted, and the number of the first one.
     #[pyo3(signature = (topic, payloads, start, fields = NOTHING, flags = 0, times = (0, 0), scope = 0))]
-    #[allow(clippy::too_many_arguments)] // what all of them have
+    #[allow(clippy::too_many_arguments)] // the common parts of the messages
     fn publish_many<'py>(
         &self,
         py: Python<'py>,
@@ -285,7 +285,7 @@ impl Session {
                         first = if at == start { number } else { first };
                         at += 1;
                     }
-                    // What was taken before it counts; the call that begins with it tells what is wrong.
+                    // The accepted messages before it count; the next call reports the error.
                     Err(_) if at > start => break,
                     Err(error) => return Err(error),
                 }
@@ -356,7 +356,7 @@ impl Session {
         })
     }
 
-    /// Uses no number up to this one any more.
+    /// Skips all numbers up to this one.
     fn skip(&self, number: u64) {
         self.state().out.skip(number);
     }
@@ -414,7 +414,7 @@ impl Session {
         self.checked(py, |state| Ok(state.out.end(kind::UNSERVE, service)))
     }
 
-    /// How far a subscription has come: ((broker, stream), next offset).
+    /// The position of a subscription: ((broker, stream), next offset).
     fn reached(&self, py: Python<'_>, sub: u32) -> Vec<(Py<PyAny>, u64)> {
         let state = self.state();
         let all = state.arrivals.reached.get(&sub);
@@ -432,7 +432,7 @@ impl Session {
         })
     }
 
-    /// Who hears what became of the messages of a channel; None: nobody any more.
+    /// Sets the owner of a channel, which gets the acknowledgements of its messages; None: none.
     #[pyo3(signature = (id, owner))]
     fn own(&self, id: u32, owner: Option<Py<PyAny>>) {
         let gone = match owner {
@@ -465,12 +465,12 @@ impl Session {
         })
     }
 
-    /// What a subscription knew to be kept and was not handed over again is gone; whether that was something.
+    /// Withdraws retained messages that were not delivered again. Returns true if there were any.
     fn settle(&self, py: Python<'_>, sub: u32) -> PyResult<bool> {
         self.state().arrivals.settle(py, sub)
     }
 
-    /// Everything that waits to be written.
+    /// Takes all output that waits.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
         let data = {
             let mut state = self.state();
@@ -511,8 +511,8 @@ impl Session {
         *self.splitter.0.borrow_mut() = splitter;
         let events = std::mem::take(&mut self.state().arrivals.events);
         if let Err(fault) = done {
-            // Messages that came before it are in their inboxes, so whoever waits for them must still be woken, with the
-            // next connection. Whatever the fault is called, here it is the broker that broke the rules.
+            // Earlier messages are in their inboxes, so the next connection must still wake their consumers. On this
+            // side every fault is a violation by the broker.
             self.state().arrivals.events = events.into_iter().filter(Event::outlives).collect();
             return Err(raised(py, &Fault::protocol(fault.text)));
         }

@@ -1,4 +1,4 @@
-//! Blocks of stored records for Python: made, cut, read and searched.
+//! Blocks of stored records for Python: encodes, cuts, reads and searches them.
 
 use busway_core::log::record::{records, Message, Record};
 use pyo3::exceptions::PyValueError;
@@ -13,7 +13,7 @@ use crate::rules::Selection;
 type StoredRow =
     (u64, u64, i64, PyBackedStr, PyBackedBytes, Option<PyBackedBytes>, PyBackedStr, u64, u64, i64, i64, i64);
 
-/// A block of these messages.
+/// Encodes messages as a block.
 #[pyfunction]
 pub fn encode_records(py: Python<'_>, rows: Vec<StoredRow>) -> PyResult<Bound<'_, PyBytes>> {
     let mut out = Vec::new();
@@ -29,8 +29,8 @@ pub fn encode_records(py: Python<'_>, rows: Vec<StoredRow>) -> PyResult<Bound<'_
     Ok(PyBytes::new(py, &out))
 }
 
-/// What a block has from an offset on, at most so many bytes but at least one record: the offset it begins with, the one to
-/// read on from, and its bytes.
+/// Returns the part of a block from an offset on, at most so many bytes but at least one record: the first offset, the
+/// next one to read, and the bytes.
 #[pyfunction]
 pub fn block_part<'py>(py: Python<'py>, block: &[u8], offset: u64, most: usize) -> (u64, u64, Bound<'py, PyBytes>) {
     let (mut start, mut end, mut first, mut next) = (0, 0, offset, offset);
@@ -49,11 +49,11 @@ pub fn block_part<'py>(py: Python<'py>, block: &[u8], offset: u64, most: usize) 
     (first, next, PyBytes::new(py, &block[start..end]))
 }
 
-/// Records that are handed out a few at a time.
+/// A block whose records channels deliver a few at a time.
 #[pyclass(frozen, module = "busway._core")]
 pub struct Block(pub busway_core::log::block::Block);
 
-/// First offset, and how many.
+/// First offset, and count.
 type Span = (u64, u64);
 
 #[pymethods]
@@ -72,7 +72,7 @@ impl Block {
         self.0.get(offset).map(|record| row(py, &record)).transpose()
     }
 
-    /// What is chosen of the records from an offset on.
+    /// The matching records from an offset on.
     fn find(&self, begin: u64, selection: &Bound<'_, Selection>, but: &str, now: i64) -> Vec<Span> {
         self.0.find(begin, &selection.get().0, but, now)
     }
@@ -88,7 +88,7 @@ fn row<'py>(py: Python<'py>, record: &Record<'_>) -> PyResult<Bound<'py, PyAny>>
     row.into_pyobject(py).map(Bound::into_any)
 }
 
-/// The messages of a block.
+/// Decodes the messages of a block.
 #[pyfunction]
 pub fn block_records<'py>(py: Python<'py>, block: &[u8]) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let mut all = records(block);

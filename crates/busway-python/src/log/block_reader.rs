@@ -1,4 +1,4 @@
-//! Blocks of a log for who reads a stream: those records only that are asked for, and their messages for Python.
+//! Blocks for readers of streams: selects matching records, and converts them to messages for Python.
 
 use busway_core::log::columns::{select, Wanted};
 use busway_core::log::record::records;
@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyString};
 use crate::message::{make, Message, Parts, Place, Sender};
 use crate::rules::Selection;
 
-/// A block of those records only that are asked for.
+/// Returns a block of the matching records only.
 #[pyfunction]
 #[pyo3(signature = (block, selection = None, begin = 0, end = u64::MAX, now = 0))]
 pub fn select_records<'py>(
@@ -25,7 +25,7 @@ pub fn select_records<'py>(
     PyBytes::new(py, &py.detach(|| select(block, &wanted)))
 }
 
-/// The messages of a block that are asked for; `place` is (broker, stream), `head` how many bytes lie before the block.
+/// Returns the matching messages of a block; `place` is (broker, stream), `head` the number of bytes before the block.
 #[pyfunction]
 #[pyo3(signature = (block, place, selection = None, begin = 0, end = u64::MAX, now = 0, head = 0))]
 #[allow(clippy::too_many_arguments)]
@@ -42,7 +42,7 @@ pub fn block_messages(
     let block = block.get(head..).unwrap_or_default();
     let wanted = Wanted { selection: selection.map(|given| &given.get().0), range: begin..end, now };
     let mut out = Vec::new();
-    // Topic and sender of the last one: mostly the next one has the same.
+    // Topic and sender of the last record, which mostly are those of the next one.
     let mut topic: Option<(&str, Py<PyString>)> = None;
     let mut sender: Option<(&str, Sender)> = None;
     let mut all = records(block);

@@ -1,4 +1,4 @@
-//! Stored records as columns for Python: the buffers that `busway.arrow` makes Arrow arrays of.
+//! Stored records as columns for Python: the buffers of the Arrow arrays in `busway.arrow`.
 
 use busway_core::log::columns::{Columns, Problem, Wanted};
 use pyo3::exceptions::PyValueError;
@@ -8,10 +8,10 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use crate::bytes::ColumnBuffer;
 use crate::rules::Selection;
 
-/// What kind of column it is, and its buffers.
+/// The type of a column, and its buffers.
 pub type Shown<'py> = (&'static str, Vec<Bound<'py, ColumnBuffer>>);
 
-/// Columns with these names that have no rows yet.
+/// Creates empty columns with these names.
 pub fn asked(names: &[PyBackedStr], plain: bool) -> PyResult<Columns> {
     let unknown = "columns are offset, topic, sequence, stored, time, id, sender, fields and payload";
     Columns::new(names.iter().map(|name| &**name), plain).ok_or_else(|| PyValueError::new_err(unknown))
@@ -27,7 +27,7 @@ pub fn shown(py: Python<'_>, columns: Columns) -> PyResult<(usize, Vec<Shown<'_>
     Ok((rows, made.into_iter().map(shown).collect::<PyResult<_>>()?))
 }
 
-/// The columns that are wanted of some blocks; see `busway.arrow`.
+/// Returns the wanted columns of blocks; see `busway.arrow`.
 #[pyfunction]
 #[pyo3(signature = (blocks, wanted, selection = None, begin = 0, end = u64::MAX, now = 0))]
 pub fn columns<'py>(

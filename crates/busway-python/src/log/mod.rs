@@ -1,4 +1,4 @@
-//! The stored log for Python: for tests, tools and whoever reads; the engine appends to it on its own.
+//! The stored log for Python: the broker's streams, tests and tools call it. The engine appends to it directly.
 
 pub mod block;
 pub mod block_reader;
@@ -29,16 +29,16 @@ use crate::log::options::{read_settings, SimulatedFiles};
 use crate::rules::Selection;
 use crate::wakeup::Bell;
 
-/// How many missing files one look goes past.
+/// How many missing files a read skips.
 const LOOKS: usize = 1000;
 
-/// Most bytes of records that become columns at once, since those have 2 GiB at most.
+/// The maximum bytes of records for columns, whose arrays are limited to 2 GiB.
 const MOST: usize = 1 << 30;
 
-/// Bytes of a buffer that is kept to be used again.
+/// The maximum size of a buffer that is kept for reuse.
 const KEPT: usize = 8 << 20;
 
-/// A `busway.errors.DataFailed`.
+/// Creates a `busway.errors.DataFailed`.
 fn failed(py: Python<'_>, text: String) -> PyErr {
     let make = || py.import("busway.errors")?.getattr("DataFailed")?.call1((text,));
     make().map_or_else(|error| error, PyErr::from_value)
@@ -46,9 +46,9 @@ fn failed(py: Python<'_>, text: String) -> PyErr {
 
 pub const TOO_LARGE: &str = "a record has at most 1 GiB, a topic 64 KiB, a sender 255 bytes";
 
-type Told = (String, u64, u64, Option<u64>, &'static str);
+type DamageTuple = (String, u64, u64, Option<u64>, &'static str);
 
-fn told(damage: Vec<Damage>) -> Vec<Told> {
+fn as_tuples(damage: Vec<Damage>) -> Vec<DamageTuple> {
     damage.into_iter().map(|one| (one.file, one.position, one.from, one.to, one.what)).collect()
 }
 
@@ -59,7 +59,7 @@ pub struct Log {
     core: Arc<Mutex<Option<Core>>>,
     reader: Reader,
     bell: Option<Bell>,
-    /// Into which blocks are read that nobody keeps.
+    /// A reused buffer for temporary blocks.
     buffer: Mutex<Vec<u8>>,
 }
 
@@ -71,7 +71,7 @@ fn message_of((topic, payload, fields, sender, session, number, time, expires, d
     Message { topic, sender, time, session, number, expires, due, fields: fields.as_deref(), payload }
 }
 
-/// Where it comes from: a folder, or files in memory that tests can damage.
+/// Where the log is: a folder, or files in memory that tests can damage.
 #[derive(FromPyObject)]
 enum Source {
     Simulated(Py<SimulatedFiles>),
@@ -79,7 +79,7 @@ enum Source {
 }
 
 impl Log {
-    /// For the engine, which appends to it.
+    /// The shared log for the engine, which appends to it.
     pub fn shared(&self) -> Arc<Mutex<Option<Core>>> {
         self.core.clone()
     }
@@ -92,14 +92,14 @@ impl Log {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs something without the interpreter, since it may wait for a disk.
+    /// Runs a function without the interpreter lock, since it may wait for a disk.
     fn with<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&mut Core) -> R + Send) -> PyResult<R> {
         py.detach(|| self.slot().as_mut().map(run))
             .ok_or_else(|| failed(py, format!("stream {:?} is closed", self.name)))
     }
 
     fn io<R: Send>(&self, py: Python<'_>, mut run: impl FnMut(&Reader) -> std::io::Result<R> + Send) -> PyResult<R> {
-        // A bucket whose file is gone counts no more from then on, so that the next look goes past it.
+        // A bucket whose file is gone is removed from the list, so that the next read skips it.
         let gone = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
         let look = || {
             let again = (0..LOOKS).map(|_| run(&self.reader)).find(|found| !found.as_ref().is_err_and(gone));
@@ -157,7 +157,7 @@ impl Log {
         if by_hand && !matches!(folder, Some(Source::Simulated(_))) {
             return Err(PyValueError::new_err("only a log on simulated files is written by hand"));
         }
-        // Nothing of Python's may be dropped while detached.
+        // No Python object may be dropped while detached.
         let (simulated, folder) = match folder {
             None => (None, None),
             Some(Source::Simulated(files)) => (Some(files.get().files.clone()), None),
@@ -166,7 +166,7 @@ impl Log {
         let opened = py.detach(|| -> Result<_, Error> {
             Ok(match (simulated, folder) {
                 (Some(files), _) if by_hand => {
-                    // Nobody pulls it: whoever writes knows when it is to be heard.
+                    // Nothing rings it: the writer knows when to call `hear`.
                     let (bell, _) = Bell::new()?;
                     (Core::open(Arc::new(files), settings, None, begin)?.by_hand(), Some(bell))
                 }
@@ -188,7 +188,7 @@ impl Log {
         })
     }
 
-    /// What a folder has now, for reading only; somebody else may be writing to it.
+    /// Opens the current state of a folder read-only; another process may write to it.
     #[staticmethod]
     #[pyo3(signature = (folder, *, name = "stream"))]
     fn view(py: Python<'_>, folder: PathBuf, name: &str) -> PyResult<Self> {
@@ -203,7 +203,7 @@ impl Log {
         })
     }
 
-    /// The front of a stream that somebody else stores.
+    /// Opens a front: the write buffer of a stream whose records a database stores.
     #[staticmethod]
     #[pyo3(signature = (*, name, next, stored, sequences, sent, waiting, keep_bytes = 16 << 20, **settings))]
     #[allow(clippy::too_many_arguments)]
@@ -237,25 +237,25 @@ impl Log {
         })
     }
 
-    /// Of a front: what was appended and not taken yet, of about so many bytes: first offset, the one behind the last, records.
+    /// Takes about `most` bytes of appended records of a front: first offset, offset after the last, records.
     #[allow(clippy::type_complexity)]
     fn unstored<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Option<(u64, u64, Bound<'py, PyBytes>)>> {
         let block = self.with(py, |log| log.unstored(most))?;
         Ok(block.map(|block| (block.first, block.next, PyBytes::new(py, &block.bytes))))
     }
 
-    /// Of a front: everything below this offset is stored now.
+    /// Reports that all records of a front below this offset are stored.
     fn stored(&self, py: Python<'_>, upto: u64) -> PyResult<()> {
         self.with(py, |log| log.stored(upto))
     }
 
-    /// Of a front: what waits is not stored: all of it, or only what was not taken yet.
+    /// Reports that waiting records of a front can't be stored: all, or only those not taken yet.
     #[pyo3(signature = (error, *, taken = true))]
     fn fail(&self, py: Python<'_>, error: &str, taken: bool) -> PyResult<()> {
         self.with(py, |log| log.fail(error, taken))
     }
 
-    /// Changes settings, by the names `open` has for them.
+    /// Changes settings, by their names in `open`.
     #[pyo3(signature = (**settings))]
     fn set(&self, py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
         let current = self.with(py, |log| log.settings())?;
@@ -263,19 +263,20 @@ impl Log {
         self.with(py, |log| log.set(settings))
     }
 
-    /// A file descriptor that is readable when `safe` has moved on or a write has failed; None where nothing is waited for.
+    /// A file descriptor that is readable when `safe` has advanced or a write has failed; None if writes are
+    /// synchronous.
     fn fileno(&self) -> Option<i32> {
         self.bell.as_ref().map(|bell| bell.ear.as_raw_fd())
     }
 
-    /// To be called when `fileno` is readable, before the engine's `commit`.
+    /// Clears `fileno` when it is readable, before the engine's `commit`.
     fn hear(&self) {
         if let Some(bell) = &self.bell {
             bell.hear();
         }
     }
 
-    /// To be called when `fileno` is readable: the records that were lost (from, to, why), or None.
+    /// Removes the records that could not be written: (from, to, why), or None. Call it when `fileno` is readable.
     fn settle(&self, py: Python<'_>) -> PyResult<Option<(u64, u64, String)>> {
         if let Some(bell) = &self.bell {
             bell.hear();
@@ -283,18 +284,18 @@ impl Log {
         self.with(py, |log| log.settle().map(|lost| (lost.from, lost.to, lost.error)))
     }
 
-    /// Appends rows; the position of each that was taken: fewer when too much waits to be written.
+    /// Appends rows, and returns the position of each accepted one: fewer if too much waits to be written.
     fn append(&self, py: Python<'_>, rows: Vec<Row>, now: i64) -> PyResult<Vec<(u64, u64)>> {
         self.taken(py, now, rows.iter().map(message_of))
     }
 
-    /// Appends the messages of a block without the first so many, with offsets and sequences of their own; how many were taken.
+    /// Appends the messages of a block after the first `skip` with new offsets and sequences. Returns how many.
     #[pyo3(signature = (block, now, skip = 0))]
     fn append_block(&self, py: Python<'_>, block: &[u8], now: i64, skip: usize) -> PyResult<usize> {
         Ok(self.taken(py, now, records(block).skip(skip).map(|record| record.message()))?.len())
     }
 
-    /// Takes the records of a block of another log as they are; false: too much waits to be written.
+    /// Appends the records of a block of another log unchanged; false: too much waits to be written.
     fn copy(&self, py: Python<'_>, block: &[u8]) -> PyResult<bool> {
         self.with(py, |log| log.copy(block))?.map_err(|error| match error {
             Uncopied::Refused(refused) => self.unusable(py, &format!("a write failed: {refused:?}")),
@@ -302,33 +303,33 @@ impl Log {
         })
     }
 
-    /// What was put back counts from now on.
+    /// Ends a repair, which makes restored records visible.
     fn mended(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, Core::mended)?.map_err(|error| self.unusable(py, &error))
     }
 
-    /// Puts records back where a hole is; how many.
+    /// Restores records in a hole. Returns how many.
     fn mend(&self, py: Python<'_>, block: &[u8]) -> PyResult<u64> {
         self.with(py, |log| log.mend(block))?.map_err(|error| self.unusable(py, &error))
     }
 
-    /// Of a copy: removes the buckets before this offset; how many records, bytes and buckets went.
+    /// Removes the buckets of a mirror's copy before this offset. Returns how many records, bytes and buckets.
     fn trim_to(&self, py: Python<'_>, first: u64) -> PyResult<(u64, u64, usize)> {
         let gone = self.with(py, |log| log.trim_to(first))?.map_err(|error| self.unusable(py, &error))?;
         Ok((gone.records, gone.bytes, gone.buckets))
     }
 
-    /// Nothing from this offset on is safe, whatever the disk has; None: the disk alone counts.
+    /// Limits `safe` to this offset; None: only the disk counts.
     fn confirm(&self, py: Python<'_>, upto: Option<u64>) -> PyResult<()> {
         self.with(py, |log| log.confirm(upto))
     }
 
-    /// Whether nothing new is taken for now, as if too much waited to be written.
+    /// Suspends the log: it accepts no records, as if too much waited to be written.
     fn rest(&self, py: Python<'_>, yes: bool) -> PyResult<()> {
         self.with(py, |log| log.rest(yes))
     }
 
-    /// As `safe`, whether or not it was confirmed.
+    /// As `safe`, whether or not a mirror confirmed it.
     #[getter]
     fn written(&self) -> u64 {
         self.reader.written()
@@ -349,12 +350,12 @@ impl Log {
         self.with(py, Core::flush)
     }
 
-    /// Of a log by hand: writes what was flushed; then `hear` and the engine's `commit` are due, as if `fileno` were readable.
+    /// Writes flushed records of a log with `by_hand`. Then call `hear` and the engine's `commit`.
     fn write(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, Core::write)
     }
 
-    /// Bytes that were flushed and are not written yet.
+    /// Bytes that are flushed and not written yet.
     #[getter]
     fn unwritten(&self, py: Python<'_>) -> PyResult<usize> {
         self.with(py, |log| log.unwritten())
@@ -365,18 +366,18 @@ impl Log {
         self.reader.safe()
     }
 
-    /// Why what is told to be safe is not written yet, and how many records that are; None: it is, or will be soon.
+    /// Why safe records are not written yet, and how many; None: they are, or will be soon.
     #[getter]
     fn stuck(&self, py: Python<'_>) -> PyResult<Option<(String, u64)>> {
         self.with(py, |log| log.stuck())
     }
 
-    /// With a reason, refuses every new message; resends of stored ones are answered as before. None: takes them again.
+    /// Refuses new messages with this reason, but confirms duplicates of stored ones. None: accepts messages again.
     fn refuse(&self, py: Python<'_>, why: Option<String>) -> PyResult<()> {
         self.with(py, |log| log.refuse(why))
     }
 
-    /// Why the last write failed; None: there was none, or later ones succeeded.
+    /// Why the last write failed; None: no write failed, or a later one succeeded.
     #[getter]
     fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.with(py, |log| log.failure().map(str::to_owned))
@@ -392,14 +393,14 @@ impl Log {
         self.with(py, |log| log.next())
     }
 
-    /// A block from an offset on: the offset it begins with, the one to read on from, and its bytes.
+    /// Returns a block from an offset on: the first offset, the next one to read, and the bytes.
     fn read<'py>(&self, py: Python<'py>, offset: u64, most: usize) -> PyResult<(u64, u64, Bound<'py, PyBytes>)> {
         let block = self.io(py, |reader| reader.read(offset, most))?;
         Ok((block.first, block.next, PyBytes::new(py, &block.bytes)))
     }
 
-    /// The same up to `end`, as plain columns of those that are asked for: the offset it begins with, the one to read on from, the
-    /// number of rows, and the columns in their order; see `busway.arrow`.
+    /// Returns the records of `read` up to `end` as plain columns: the first offset, the next one to read, the number
+    /// of rows, and the columns in their order; see `busway.arrow`.
     #[pyo3(signature = (offset, most, wanted, selection = None, end = u64::MAX, now = 0))]
     #[allow(clippy::too_many_arguments)]
     fn columns<'py>(
@@ -415,7 +416,7 @@ impl Log {
         let mut columns = asked(&wanted, true)?;
         let wanted = Wanted { selection: selection.map(|given| &given.get().0), range: offset..end, now };
         let most = most.min(MOST);
-        // Whoever comes meanwhile takes a new one.
+        // A concurrent read allocates a new buffer.
         let mut buffer = std::mem::take(&mut *self.buffer());
         let (first, next) = self.io(py, |reader| {
             columns.reserve(most);
@@ -440,22 +441,22 @@ impl Log {
         self.io(py, |reader| reader.find(topic, sequence))
     }
 
-    /// Number, offset and sequence of those that a session has stored, of so many numbers from one on.
+    /// Number, offset and sequence of the stored messages of a session, of `count` numbers from `first` on.
     fn placed(&self, py: Python<'_>, session: u64, first: u64, count: u64) -> PyResult<Vec<(u64, u64, u64)>> {
         let found = self.with(py, |log| log.placed(session, first, count))?;
         let found = found.map_err(|_| self.unusable(py, &"it can't be looked up"))?;
         Ok(found.into_iter().map(|(number, place)| (number, place.offset, place.sequence)).collect())
     }
 
-    /// The offset from which on there may be something for a selection.
+    /// The first offset that may have a record for a selection.
     fn skip(&self, py: Python<'_>, offset: u64, selection: &Bound<'_, Selection>) -> PyResult<u64> {
         let selection = &selection.get().0;
         self.io(py, |reader| reader.skip(offset, selection))
     }
 
-    /// Topics that are there: first and last sequence, number of records.
+    /// Stored topics: first and last sequence, number of records.
     fn topics(&self, py: Python<'_>) -> PyResult<Vec<(String, u64, u64, u64)>> {
-        // Whoever appends does not wait until all indexes are read.
+        // Appending does not wait while all indexes are read.
         let (open, base) = self.with(py, |log| log.inside())?;
         self.io(py, |reader| reader.topics(&open, base))
     }
@@ -471,29 +472,29 @@ impl Log {
         Ok(out)
     }
 
-    /// How many topics were ever stored.
+    /// The number of topics that were ever stored.
     #[getter]
     fn topic_count(&self, py: Python<'_>) -> PyResult<usize> {
         self.with(py, |log| log.sequences().count())
     }
 
-    /// Messages that wait to be due: when, and their offset, the next first.
+    /// Delayed messages: due time and offset, the next one first.
     fn waiting(&self, py: Python<'_>) -> PyResult<Vec<(i64, u64)>> {
         self.with(py, |log| log.waiting().sorted().iter().map(|parked| (parked.due, parked.offset)).collect())
     }
 
-    /// How many messages wait to be due, and how many went before they were.
+    /// The number of delayed messages, and of those that were removed before they were due.
     #[getter]
     fn waits(&self, py: Python<'_>) -> PyResult<(usize, u64)> {
         self.with(py, |log| (log.waiting().len(), log.waiting().dropped))
     }
 
-    /// Of a front: nothing below this offset is there any more.
+    /// Drops the delayed messages of a front below this offset, since their records were removed.
     fn drop_waiting(&self, py: Python<'_>, first: u64) -> PyResult<()> {
         self.with(py, |log| log.drop_waiting(first))
     }
 
-    /// Appends the messages of a block that are due by now, and wait, once more; how many were taken.
+    /// Appends the delayed messages of a block that are due at `now` again. Returns how many.
     fn release(&self, py: Python<'_>, block: &[u8], now: i64) -> PyResult<usize> {
         let put = |log: &mut Core| {
             records(block).filter_map(|record| log.release(now, &record.message()).transpose()).collect()
@@ -502,31 +503,31 @@ impl Log {
         taken.map(|all| all.len()).map_err(|refused| self.unusable(py, &format!("a write failed: {refused:?}")))
     }
 
-    /// Removes old buckets: how many records, bytes and buckets went.
+    /// Removes old buckets. Returns how many records, bytes and buckets.
     #[pyo3(signature = (now, hold = u64::MAX))]
     fn trim(&self, py: Python<'_>, now: i64, hold: u64) -> PyResult<(u64, u64, usize)> {
         let gone = self.with(py, |log| log.trim(now, hold))?.map_err(|error| self.unusable(py, &error))?;
         Ok((gone.records, gone.bytes, gone.buckets))
     }
 
-    /// What was over the limits at the last trim and is held: records, bytes.
+    /// Records and bytes beyond the limits that the last trim kept because of `hold`.
     #[getter]
     fn held(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         self.with(py, |log| log.held())
     }
 
-    /// What was found to be lost or changed: file, position, first offset, the one behind the last, what it is.
+    /// The known damage: file, position, first lost offset, offset after the last lost one, description.
     #[getter]
-    fn damage(&self) -> Vec<Told> {
-        told(self.reader.damage())
+    fn damage(&self) -> Vec<DamageTuple> {
+        as_tuples(self.reader.damage())
     }
 
-    /// Reads everything, so that all damage becomes known.
-    fn check(&self, py: Python<'_>) -> PyResult<Vec<Told>> {
-        self.io(py, Reader::check).map(told)
+    /// Reads all records to find all damage.
+    fn check(&self, py: Python<'_>) -> PyResult<Vec<DamageTuple>> {
+        self.io(py, Reader::check).map(as_tuples)
     }
 
-    /// Bytes of records, buckets, bytes of what is kept to find them.
+    /// Bytes of records, number of buckets, bytes of index files.
     #[getter]
     fn usage(&self) -> (u64, usize, u64) {
         self.reader.usage()

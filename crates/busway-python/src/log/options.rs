@@ -1,4 +1,4 @@
-//! What a log is told about its disk: settings, and files that fail for tests.
+//! Options of a log for Python: its settings, and simulated files for tests.
 
 use busway_core::log::files::memory::{Faults, Simulated};
 use busway_core::log::{Safety, Settings};
@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-/// The settings of a log, with those that were given.
+/// Applies keyword arguments to the settings of a log.
 pub fn read_settings(mut settings: Settings, given: Option<&Bound<'_, PyDict>>) -> PyResult<Settings> {
     let count = |name: &str, value: &Bound<'_, PyAny>| {
         let refuse = |_| PyValueError::new_err(format!("{name} is a whole number, 0 or more, not {value}"));
@@ -42,7 +42,7 @@ pub fn read_settings(mut settings: Settings, given: Option<&Bound<'_, PyDict>>) 
     Ok(settings)
 }
 
-/// Files in memory whose power can be cut, for tests.
+/// Files in memory for tests, which can fail or lose power.
 #[pyclass(frozen, module = "busway._core")]
 pub struct SimulatedFiles {
     pub files: Simulated,
@@ -55,18 +55,18 @@ impl SimulatedFiles {
         Self { files: Simulated::new(true) }
     }
 
-    /// Keeps what was synced, and of the rest what chance wants.
+    /// Keeps synced data and a random part of the rest.
     fn power_cut(&self, seed: u64) {
         self.files.power_cut(seed);
     }
 
-    /// From now on: bytes that can still be written, whether syncs fail, calls until nothing works any more.
+    /// Sets failures: bytes that can still be written, whether syncs fail, calls until all calls fail.
     #[pyo3(signature = (*, room = None, sync = false, fuse = None))]
     fn fail(&self, room: Option<usize>, sync: bool, fuse: Option<usize>) {
         self.files.set(Faults { room, sync, fuse });
     }
 
-    /// What the next process finds when the one that has these files was killed: a copy of all that was written.
+    /// Returns a copy of all written data, as the next process finds it after this one was killed.
     fn survivor(&self) -> Self {
         Self { files: self.files.survivor() }
     }

@@ -1,4 +1,5 @@
-//! The class of messages: what Python can ask of one, and tell its channel. Functions with the types that the interpreter calls.
+//! The Python class of messages: its attributes, and the methods that call its channel, with the types of the
+//! interpreter.
 
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::ptr;
@@ -149,7 +150,7 @@ getters! {
     };
 }
 
-/// Tells its channel what became of a message: calls `name` of it with the message and the given arguments.
+/// Calls the method `name` of the message's channel with the message and the given arguments.
 fn settle(
     message: *mut ffi::PyObject,
     name: &str,
@@ -241,7 +242,7 @@ unsafe extern "C" fn json(message: *mut ffi::PyObject, _: *mut ffi::PyObject) ->
     let value = decode.and_then(|decode| decode.call1((PyBytes::new(py, bytes_of(py, message)),)));
     value.map_or_else(
         |error| {
-            // Attached anew, so that what is dropped on this way counts as dropped by an attached thread.
+            // Attached again, so that objects dropped here count as dropped by an attached thread.
             Python::attach(|py| no_json(py, message, error).restore(py));
             ptr::null_mut()
         },

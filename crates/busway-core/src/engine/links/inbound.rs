@@ -1,4 +1,5 @@
-//! Messages of other nodes on their way to our clients: each was sent once for all of them, and names what they want.
+//! Messages from other nodes: each arrives once per node, with the ids of the interest that it matches, for our
+//! clients.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::matching::rules::Seen;
 use crate::wire::fields::Fields;
 use crate::wire::frame::{flag, kind, policy, scope, Body, Checked, Fault, HEAD};
 
-/// Whether the body of a message is one.
+/// Checks the body of a message.
 pub(in crate::engine) fn sound(flags: u8, body: &[u8]) -> Checked<()> {
     if flags & flag::FIELDS != 0 {
         Fields::read(Body::of(body, flags)?.fields).map_err(|fault| Fault::protocol(fault.text))?;
@@ -24,7 +25,7 @@ pub(in crate::engine) fn sound(flags: u8, body: &[u8]) -> Checked<()> {
     Ok(())
 }
 
-/// How many deliveries with the head of `first` are whole at the beginning of `rest`, and their bytes; with one id they
+/// The number of complete deliveries with the head of `first` at the start of `rest`, and their bytes; with one id they
 /// must fit into `room`.
 fn same(first: &[u8], head: usize, rest: &[u8], limit: usize, room: usize) -> (usize, u64) {
     let (mut at, mut count, mut total) = (0, 0, 0);
@@ -41,7 +42,7 @@ fn same(first: &[u8], head: usize, rest: &[u8], limit: usize, room: usize) -> (u
 }
 
 impl Engine {
-    /// DELIVER of a link; how many bytes were handled, those of others with the same head included.
+    /// DELIVER of a link. Returns the processed bytes, including further deliveries with the same head.
     pub(in crate::engine) fn deliver_in(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<usize> {
         let frame = &data[..size];
         let Arrived { topic, who, body: at } = self.arrived(conn, frame, 0)?;
@@ -63,7 +64,7 @@ impl Engine {
         let more = alone && narrowed.is_none() && flags == 0 && self.named.is_empty();
         let way = narrowed.as_mut().unwrap_or(&mut route);
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
-            self.say_full(conn, &frame[HEAD..at], way, alone, false);
+            self.send_full(conn, &frame[HEAD..at], way, alone, false);
         }
         self.fan_in(&who, passing, way, alone);
         let more = if more { self.follow_in(conn, &who, topic, data, size, at, &route) } else { 0 };
@@ -71,12 +72,12 @@ impl Engine {
         Ok(size + more)
     }
 
-    /// Whether these ids name something outside of groups; the groups are in `named`.
+    /// True if these ids contain interest outside of groups; the groups are collected in `named`.
     fn wanted_by(&mut self, ids: &[u8]) -> bool {
         let mut alone = false;
         self.named.clear();
         for id in ids.chunks_exact(4) {
-            // One that is gone meanwhile is nobody's any more.
+            // The interest may have ended in the meantime.
             match self.interest.group(u32_at(id, 0)) {
                 Some(Subscription::ALONE) => alone = true,
                 Some(group) if !self.named.contains(&group) => self.named.push(group),
@@ -86,7 +87,7 @@ impl Engine {
         alone
     }
 
-    /// A copy to each of our clients outside of groups, and to one of each named group.
+    /// Delivers to each of our clients outside of groups, and to a member of each named group.
     fn fan_in(&mut self, who: &Arc<Who>, passing: Passing, way: &mut Route, alone: bool) {
         let from = From::Far(who);
         let mut receivers = 0;
@@ -111,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// Copies for listeners.
+    /// Delivers copies to listeners.
     fn pass_marked(&mut self, who: &Arc<Who>, passing: Passing, alone: bool) {
         let from = From::Far(who);
         let (mut to, teams) = self.chosen(from, &passing, |member| !member.link && member.listen);
@@ -124,7 +125,7 @@ impl Engine {
         }
         self.named = named;
         for (conn, ids, policy) in by_connection(to) {
-            // They hold nobody up.
+            // Listeners do not block.
             let policy = if policy == policy::BLOCK { policy::DROP_NEW } else { policy };
             self.deliver(from, conn, passing, &ids, policy, &mut u32::MAX.clone());
         }
@@ -160,22 +161,22 @@ impl Engine {
         let mut narrowed = narrowed.take().map(|(wanted, asked)| self.narrowed_to(wanted, asked));
         let way = narrowed.as_mut().unwrap_or(&mut route);
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
-            self.say_full(conn, ids, way, alone, true);
+            self.send_full(conn, ids, way, alone, true);
         }
-        // A record tells itself who has sent it.
+        // A record contains its sender.
         let who = Arc::new(Who { client: 0, session: record.session(), name: "".into() });
         let place = Some((stream, record.offset()));
         self.fan_in(&who, Passing { place, ..Passing::new(kind::RECORD, 0, topic, record.bytes) }, way, alone);
         self.widen(topic, route, narrowed);
-        if let Some(far) = self.far_streams.get_mut((stream - FAR) as usize).filter(|_| self.whole) {
+        if let Some(far) = self.remote_streams.get_mut((stream - FAR) as usize).filter(|_| self.whole) {
             far.done = far.done.max(record.offset() + 1);
         }
         self.topics.unuse(topic);
         Ok(())
     }
 
-    /// Handles the plain deliveries with the same head right behind one, if nothing about their way needs another look: all
-    /// who get them have room and were told of topic and sender. How many bytes that was.
+    /// Processes plain deliveries with the same head after the first one, if all receivers have room and know topic and
+    /// sender. Returns the processed bytes.
     #[allow(clippy::too_many_arguments)] // the frame, its parts, its way
     fn follow_in(
         &mut self,
@@ -192,11 +193,11 @@ impl Engine {
         let ours = || route.targets.iter().filter(|target| !target.link);
         for target in ours() {
             let Some(this) = self.conns[target.conn as usize].as_deref() else { return 0 };
-            let told = this.topics_out.is(target.slot, &topic)
+            let known = this.topics_out.is(target.slot, &topic)
                 && this.last_sender.0 == who.client
                 && this.senders_out.is(this.last_sender.1, &who.client);
             let alone = target.to - target.from == 1;
-            if !told || !alone || this.crowded || !this.held.is_empty() || this.state != State::Open {
+            if !known || !alone || this.crowded || !this.held.is_empty() || this.state != State::Open {
                 return 0;
             }
             room = room.min(mark.saturating_sub(this.outbox.bytes()));
@@ -217,7 +218,7 @@ impl Engine {
         used
     }
 
-    /// Writes messages, whose bodies are `head` bytes into their frames, as deliveries to one subscription.
+    /// Writes messages, whose bodies begin at `head` in their frames, as deliveries to one subscription.
     pub(in crate::engine) fn copy_run(
         &mut self,
         to: u32,

@@ -1,7 +1,8 @@
-//! What the clients of this node want and serve, put together for other nodes: each different thing once, with an id.
+//! Interest: the subscriptions and services of this node's clients, merged for other nodes; each different one once,
+//! with an id.
 //!
-//! Who wants the same as somebody else adds nothing. Many different rules on one pattern become one entry without rules:
-//! such messages are chosen from where they arrive.
+//! Equal subscriptions share an entry. Many different rules on one pattern become one entry without rules, and this
+//! node filters the messages when they arrive.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -9,16 +10,16 @@ use std::sync::Arc;
 use crate::matching::regex::PREFIX;
 use crate::wire::frame::op;
 
-/// Different rules on one pattern above which they are told as none,
+/// The number of different rules on a pattern above which they are merged into one entry without rules.
 const MANY: usize = 16;
-/// and down to which they stay so.
+/// The number down to which they stay merged.
 const FEW: usize = 8;
-/// Bytes of entries from which on the next go into another frame.
+/// The size of a frame's entries in bytes above which the next ones go into another frame.
 const PORTION: usize = 60 << 10;
-/// Regular expressions of one frame: making one takes a moment, and between frames others have their turn.
+/// Regular expressions per frame: compiling one takes time, and between frames other connections are processed.
 const EXPRESSIONS: usize = 8;
 
-/// One thing that is wanted.
+/// A subscription or a service that is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Want {
     pub service: bool,
@@ -37,9 +38,9 @@ struct Entry {
     /// The engine's number of the group, or of the topic of a service.
     number: u32,
     uses: u32,
-    /// Others know of it.
-    told: bool,
-    /// Part of one without rules.
+    /// Other nodes know it.
+    announced: bool,
+    /// It is merged into an entry without rules.
     folded: bool,
     /// Is in `changed`.
     listed: bool,
@@ -55,7 +56,7 @@ impl Entry {
 #[derive(Debug, Default)]
 struct Fold {
     members: FxHashSet<u32>,
-    /// The entry that stands for them.
+    /// The entry without rules that represents them.
     cover: Option<u32>,
 }
 
@@ -71,7 +72,7 @@ pub struct Interest {
 }
 
 impl Interest {
-    /// How many entries others know or will know.
+    /// The number of entries that other nodes know or will know.
     pub fn len(&self) -> usize {
         self.entries.values().filter(|entry| entry.shown()).count()
     }
@@ -80,7 +81,7 @@ impl Interest {
         !self.changed.is_empty()
     }
 
-    /// Somebody wants this; the id of its entry. `number` is the engine's for group or topic.
+    /// Adds a subscription or service, and returns the id of its entry. `number` is the engine's for group or topic.
     pub fn add(&mut self, want: Want, number: u32) -> u32 {
         let known = self.ids.get(&want).copied();
         let foldable = !want.rules.is_empty() && want.group.is_empty();
@@ -88,7 +89,7 @@ impl Interest {
             self.last = self.last.wrapping_add(1);
             let want = Arc::new(want.clone());
             self.ids.insert(want.clone(), self.last);
-            let entry = Entry { want, number, uses: 0, told: false, folded: false, listed: false };
+            let entry = Entry { want, number, uses: 0, announced: false, folded: false, listed: false };
             self.entries.insert(self.last, entry);
             self.last
         });
@@ -112,7 +113,7 @@ impl Interest {
         id
     }
 
-    /// Somebody wants it no longer.
+    /// Removes a subscription or service.
     pub fn remove(&mut self, id: u32) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.uses -= 1;
@@ -167,7 +168,7 @@ impl Interest {
         }
     }
 
-    /// A subscription, by its key in the index.
+    /// Adds a subscription, by its key in the index.
     pub fn subscribe(&mut self, key: u32, want: Want, group: u32) {
         let id = self.add(want, group);
         self.of.insert(key, id);
@@ -179,12 +180,12 @@ impl Interest {
         }
     }
 
-    /// The number of the group that an entry is about, if there is that entry and somebody still wants it.
+    /// The number of the group of an entry, if it exists and is still wanted.
     pub fn group(&self, id: u32) -> Option<u32> {
         self.entries.get(&id).filter(|entry| !entry.want.service && entry.uses > 0).map(|entry| entry.number)
     }
 
-    /// The topic of a service, if there is that entry and somebody still serves it.
+    /// The topic of a service, if the entry exists and is still served.
     pub fn topic(&self, id: u32) -> Option<u32> {
         self.entries.get(&id).filter(|entry| entry.want.service && entry.uses > 0).map(|entry| entry.number)
     }
@@ -193,7 +194,7 @@ impl Interest {
         self.entries.get(&id).map(|entry| &*entry.want)
     }
 
-    /// The entry that others know a subscription by.
+    /// The entry by which other nodes know a subscription.
     pub fn of(&self, key: u32) -> Option<u32> {
         let id = *self.of.get(&key)?;
         let entry = self.entries.get(&id)?;
@@ -204,21 +205,21 @@ impl Interest {
         self.folds.get(&bare)?.cover
     }
 
-    /// What has changed since it was asked last, as the entries of frames with their count.
+    /// The changes since the last call, as the entries of frames with their count.
     pub fn changes(&mut self) -> Vec<(u16, Vec<u8>)> {
         let mut frames = Frames::default();
         let changed = std::mem::take(&mut self.changed);
-        // First what is new: nothing is missed where one entry takes the place of others.
+        // New entries come first, so that no message is missed when one entry replaces others.
         for &id in &changed {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
-            if entry.shown() && !std::mem::replace(&mut entry.told, true) {
+            if entry.shown() && !std::mem::replace(&mut entry.announced, true) {
                 frames.add(id, &entry.want);
             }
         }
         for id in changed {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             entry.listed = false;
-            if !entry.shown() && std::mem::replace(&mut entry.told, false) {
+            if !entry.shown() && std::mem::replace(&mut entry.announced, false) {
                 frames.remove(id, entry.want.service);
             }
             if entry.uses == 0 {
@@ -228,23 +229,23 @@ impl Interest {
         frames.done
     }
 
-    /// Everything that others know.
+    /// All entries that other nodes know.
     pub fn all(&self) -> Vec<(u16, Vec<u8>)> {
         let mut frames = Frames::default();
-        let mut told: Vec<_> = self.entries.iter().filter(|(_, entry)| entry.told).collect();
-        told.sort_unstable_by_key(|(id, _)| **id);
-        for (&id, entry) in told {
+        let mut announced: Vec<_> = self.entries.iter().filter(|(_, entry)| entry.announced).collect();
+        announced.sort_unstable_by_key(|(id, _)| **id);
+        for (&id, entry) in announced {
             frames.add(id, &entry.want);
         }
         frames.done
     }
 }
 
-/// Entries on their way into frames.
+/// Entries that are being written into frames.
 #[derive(Debug, Default)]
 struct Frames {
     done: Vec<(u16, Vec<u8>)>,
-    /// In the last of them.
+    /// The number of expressions in the last frame.
     expressions: usize,
 }
 
@@ -289,8 +290,8 @@ mod tests {
         Want { service: false, text: text.into(), group: group.into(), rules: rules.into(), policy: 0, flags: 0 }
     }
 
-    /// How many were added and removed.
-    fn told(interest: &mut Interest) -> (usize, usize) {
+    /// The number of added and removed entries.
+    fn announced(interest: &mut Interest) -> (usize, usize) {
         let (mut added, mut removed) = (0, 0);
         for (count, bytes) in interest.changes() {
             let mut at = 0;
@@ -318,17 +319,17 @@ mod tests {
         interest.subscribe(1, want("a", "", b""), u32::MAX);
         interest.subscribe(2, want("a", "", b""), u32::MAX);
         interest.subscribe(3, want("a", "g", b""), 0);
-        assert_eq!(told(&mut interest), (2, 0));
+        assert_eq!(announced(&mut interest), (2, 0));
         interest.unsubscribe(1);
         assert!(!interest.has_changed());
         interest.unsubscribe(2);
-        assert_eq!(told(&mut interest), (0, 1));
-        // What came and went between two looks is nothing.
+        assert_eq!(announced(&mut interest), (0, 1));
+        // An entry that is added and removed between two calls is no change.
         interest.subscribe(4, want("b", "", b""), u32::MAX);
         interest.unsubscribe(4);
-        assert_eq!(told(&mut interest), (0, 0));
+        assert_eq!(announced(&mut interest), (0, 0));
         interest.unsubscribe(3);
-        assert_eq!((told(&mut interest), interest.len(), interest.entries.len()), ((0, 1), 0, 0));
+        assert_eq!((announced(&mut interest), interest.len(), interest.entries.len()), ((0, 1), 0, 0));
     }
 
     #[test]
@@ -338,26 +339,26 @@ mod tests {
             interest.subscribe(u32::from(key), want("a", "", &[key + 1]), u32::MAX);
             interest.subscribe(u32::from(key) + 100, want("a", "g", &[key + 1]), 3);
         }
-        assert_eq!(told(&mut interest), (32, 0));
+        assert_eq!(announced(&mut interest), (32, 0));
         interest.subscribe(16, want("a", "", &[17]), u32::MAX);
-        assert_eq!(told(&mut interest), (1, 16));
+        assert_eq!(announced(&mut interest), (1, 16));
         interest.subscribe(17, want("a", "", &[18]), u32::MAX);
-        assert_eq!(told(&mut interest), (0, 0));
+        assert_eq!(announced(&mut interest), (0, 0));
         interest.unsubscribe(17);
-        assert_eq!(told(&mut interest), (0, 0));
+        assert_eq!(announced(&mut interest), (0, 0));
         let cover = interest.of(0);
         assert!(cover.is_some() && (0..17).all(|key| interest.of(key) == cover));
         assert_eq!(cover.and_then(|id| interest.group(id)), Some(u32::MAX));
         for key in 9..17 {
             interest.unsubscribe(key);
         }
-        assert!(!interest.has_changed() || told(&mut interest) == (0, 0));
+        assert!(!interest.has_changed() || announced(&mut interest) == (0, 0));
         interest.unsubscribe(8);
-        assert_eq!(told(&mut interest), (8, 1));
+        assert_eq!(announced(&mut interest), (8, 1));
         for key in (0..8).chain(100..116) {
             interest.unsubscribe(key);
         }
-        assert_eq!(told(&mut interest), (0, 24));
+        assert_eq!(announced(&mut interest), (0, 24));
         assert!(interest.entries.is_empty() && interest.folds.is_empty() && interest.ids.is_empty());
     }
 }

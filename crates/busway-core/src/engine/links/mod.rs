@@ -1,8 +1,8 @@
-//! Other nodes: two have one connection, and each is the other's client on it.
+//! Links to other nodes: two nodes have one connection, and each is the other's client on it.
 //!
-//! A node is a connection like any other until both sides have proved themselves (that is the driver's matter, by NODE
-//! frames). Then it is a link: each side tells what its clients want, gets that in one copy, and passes it on to its
-//! clients alone, never to another link.
+//! A connection to a node is like any other until both sides are authenticated, which the driver does with NODE frames.
+//! Then it is a link: each side announces the interest of its clients, receives matching messages once, and delivers
+//! them to its own clients, never to another link.
 
 mod backpressure;
 mod inbound;
@@ -16,24 +16,24 @@ use crate::engine::connection::Peer;
 use crate::engine::connection::{Named, Role, State, Who};
 use crate::engine::links::requests::Wish;
 use crate::engine::publish::u32_at;
-use crate::engine::streams::{FarStream, FAR};
+use crate::engine::streams::{RemoteStream, FAR};
 use crate::engine::{Engine, Event};
 use crate::matching::route::Member;
 use crate::wire::frame::{code, flag, kind, op, policy, Checked, Fault, Parts, Writer, HEAD, MAGIC, VERSION};
 use crate::wire::splitter::Flow;
 
-/// Bytes that frames of a link may be longer than those of clients: a message with all its ids, or as a record.
+/// How much longer frames of a link may be than those of clients: for all ids of a message, or a record.
 pub(in crate::engine) const LONGER: usize = 512 << 10;
-/// Bytes of a client's name.
+/// The maximum length of a client's name.
 const NAME: usize = 1020;
 /// Clients of other nodes have numbers from here on.
-const STRANGERS: u32 = 1 << 31;
-/// Entries of one INTEREST frame after which others have a turn: a node with many clients tells hundreds of such frames.
+const REMOTE_CLIENTS: u32 = 1 << 31;
+/// Entries of an INTEREST frame after which other connections are processed, since many such frames may follow.
 const MUCH: u16 = 256;
-/// Streams of other nodes that are told apart.
+/// The maximum number of remote streams.
 const STREAMS: usize = 1 << 16;
 
-/// A message of a link: what it is about and for whom, and where its body begins.
+/// A message of a link: its topic, its ids, and where its body begins.
 pub(in crate::engine) struct Arrived {
     pub topic: Option<u32>,
     pub who: Arc<Who>,
@@ -41,7 +41,7 @@ pub(in crate::engine) struct Arrived {
 }
 
 impl Engine {
-    /// A connection to another node that we have made: HELLO is queued.
+    /// Adds an outgoing connection to another node, and queues HELLO.
     pub fn dial(&mut self, map: &[u8]) -> u32 {
         let conn = self.connect();
         if let Some(this) = self.conn(conn) {
@@ -73,7 +73,7 @@ impl Engine {
         Ok(Flow::Go)
     }
 
-    /// Lets another node in after its HELLO; it may say NODE frames until it is a link. False: there was no HELLO.
+    /// Admits another node after its HELLO; it may send NODE frames until it is a link. False: there was no HELLO.
     pub fn admit_node(&mut self, conn: u32, session: u64, name: &str, client: u32, version: u16, map: &[u8]) -> bool {
         if self.state(conn) != Some(State::Greeted) {
             return false;
@@ -91,7 +91,7 @@ impl Engine {
         true
     }
 
-    /// Makes a link of the connection with another node: tells it all that our clients want, and from now on what changes.
+    /// Turns the connection into a link: announces all interest of our clients, and from now on the changes.
     pub fn link(&mut self, conn: u32) -> Checked<()> {
         if self.limits.links == 0 {
             return Err(Fault::new(code::REFUSED, "this engine was made for no links"));
@@ -100,7 +100,7 @@ impl Engine {
             Some(this) if this.state == State::Open && this.role == Role::Node => this.role = Role::Link,
             _ => return Err(Fault::new(code::REFUSED, "only a node that was let in can become a link")),
         }
-        // The others first: what they have not heard yet is part of all that this one is told.
+        // Announce changes to the other links first, since the new link gets all interest including these.
         self.tell_interest();
         self.links.push(conn);
         let mut frames = self.interest.all();
@@ -119,7 +119,7 @@ impl Engine {
         });
     }
 
-    /// Tells every link what has changed.
+    /// Announces changes to all links.
     #[inline]
     pub(in crate::engine) fn tell_interest(&mut self) {
         if self.interest.has_changed() {
@@ -136,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// The longest frame that another node takes from its clients: what is longer is not sent to it.
+    /// Sets the longest frame that another node accepts for its clients. Longer messages are not sent to it.
     pub fn limit_link(&mut self, conn: u32, frame: usize) {
         if let Some(peer) = self.conn(conn).and_then(|this| this.peer.as_mut()) {
             peer.frame = Some(frame);
@@ -144,7 +144,7 @@ impl Engine {
         }
     }
 
-    /// Those of a group who take a message of this size; everybody if nobody does, so that it is missed by one.
+    /// The members of a group that accept a message of this size; all members if none does, so that one misses it.
     #[cold]
     pub(in crate::engine) fn who_take(&self, members: &[Member], size: usize) -> Vec<Member> {
         let takes = |m: &&Member| !self.conns[m.conn as usize].as_deref().is_some_and(|this| this.is_too_long(size));
@@ -156,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// What a topic may have at most. That of another node has kept to the limit there.
+    /// The maximum length of a topic. A topic from another node was already checked there.
     pub(in crate::engine) fn topic_limit(&self, conn: u32) -> usize {
         if self.role(conn) == Role::Client {
             self.limits.topic
@@ -165,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// A message that is too long for a link: who wants it there is told that it is missing.
+    /// Reports to another node that its clients miss a message that is too long for the link.
     #[cold]
     pub(in crate::engine) fn leave_out(&mut self, to: u32, ids: &[u32], plain: bool) -> bool {
         if let Some(this) = self.conn(to).filter(|_| plain) {
@@ -176,7 +176,7 @@ impl Engine {
         false
     }
 
-    /// Why an answer can't go to another node.
+    /// Returns why an answer can't be sent to another node, or None.
     pub(in crate::engine) fn too_long_for(&self, conn: u32, size: usize) -> Option<Fault> {
         let this = self.conns.get(conn as usize)?.as_deref()?;
         let limit = this.peer.as_ref()?.frame.filter(|_| this.is_too_long(size))?;
@@ -184,7 +184,7 @@ impl Engine {
         Some(Fault::new(code::FRAME_TOO_LARGE, text))
     }
 
-    /// Says something to another node that is no message.
+    /// Sends a control frame to another node.
     pub fn node(&mut self, conn: u32, kind: u16, number: u64, body: &[u8], ordered: bool) {
         self.put(conn, |out| {
             Writer::new(out, kind::NODE, if ordered { flag::ORDERED } else { 0 })
@@ -195,8 +195,8 @@ impl Engine {
         });
     }
 
-    /// A frame of another node; messages with the same head behind it are handled too.
-    #[inline(never)] // or the way of clients' messages would be a longer one
+    /// Processes a frame of another node, and further messages with the same head.
+    #[inline(never)] // keeps the code for clients' messages small
     pub(in crate::engine) fn link_frame(&mut self, conn: u32, data: &[u8], size: usize) -> Checked<(Flow, usize)> {
         let frame = &data[..size];
         let (kind, flags) = (frame[4], frame[5]);
@@ -207,8 +207,8 @@ impl Engine {
                 let (kind, number, body) = (parts.u16()?, parts.u64()?, parts.rest().into());
                 self.events.push(Event::Node { conn, kind, number, body });
                 if flags & flag::ORDERED != 0 {
-                    // The driver deals with it before anything that follows.
-                    self.let_others(conn);
+                    // The driver handles it before later frames.
+                    self.yield_to_others(conn);
                     return Ok((Flow::Stop, size));
                 }
             }
@@ -219,7 +219,7 @@ impl Engine {
             }
             kind::PING | kind::CLOSE => return Ok((self.other(conn, frame)?, size)),
             _ if self.role(conn) == Role::Node => {
-                // It has heard enough of us and goes on as a link; we may not have looked at what it said yet.
+                // The peer may already send as a link, while our driver has not handled its last NODE frame.
                 if let Some(this) = self.conn(conn) {
                     this.waiting = true;
                 }
@@ -260,7 +260,7 @@ impl Engine {
                     self.events.push(Event::Synced(conn));
                 }
                 if count >= MUCH {
-                    self.let_others(conn);
+                    self.yield_to_others(conn);
                     return Ok((Flow::Stop, size));
                 }
             }
@@ -276,7 +276,7 @@ impl Engine {
         Ok((Flow::Go, size))
     }
 
-    /// SENDER: a slot stands for a client of that node.
+    /// SENDER: assigns a client of that node to a slot.
     fn name_sender(&mut self, conn: u32, mut parts: Parts) -> Checked<()> {
         let (slot, session, name) = (parts.u32()? as usize, parts.u64()?, parts.rest_text()?);
         if slot >= self.limits.senders {
@@ -285,8 +285,8 @@ impl Engine {
         if name.len() > NAME {
             return Err(Fault::protocol(format!("a client's name of {} bytes", name.len())));
         }
-        self.strangers = self.strangers.wrapping_add(1) % STRANGERS;
-        let client = STRANGERS + self.strangers;
+        self.remote_clients = self.remote_clients.wrapping_add(1) % REMOTE_CLIENTS;
+        let client = REMOTE_CLIENTS + self.remote_clients;
         let Some(peer) = self.conn(conn).and_then(|this| this.peer.as_mut()) else { return Ok(()) };
         if slot >= peer.senders.len() {
             peer.senders.resize(slot + 1, None);
@@ -295,7 +295,7 @@ impl Engine {
         Ok(())
     }
 
-    /// STREAM: a number stands for a stream of that node, which our clients are told under a number of ours.
+    /// STREAM: assigns a stream of that node to a number. Our clients know it under a number of ours.
     fn name_stream(&mut self, conn: u32, stream: u32, level: u16, name: &[u8]) -> Checked<()> {
         if name.get(16..).is_none_or(|name| name.len() > NAME || std::str::from_utf8(name).is_err()) {
             return Err(Fault::protocol("STREAM without a name"));
@@ -310,20 +310,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Our number of a stream of another node, by its guid and name.
+    /// Our number of a remote stream, by its guid and name.
     pub fn far_stream(&mut self, name: &[u8]) -> Checked<u32> {
-        let known = self.far_streams.iter().position(|known| *known.name == *name);
-        let at = known.unwrap_or(self.far_streams.len());
+        let known = self.remote_streams.iter().position(|known| *known.name == *name);
+        let at = known.unwrap_or(self.remote_streams.len());
         if at >= STREAMS {
             return Err(Fault::new(code::TOO_MANY_STREAMS, format!("{STREAMS} streams of other nodes are known")));
         }
         if known.is_none() {
-            self.far_streams.push(FarStream { name: name.into(), level: 0, done: 0 });
+            self.remote_streams.push(RemoteStream { name: name.into(), level: 0, done: 0 });
         }
         Ok(FAR + at as u32)
     }
 
-    /// One entry of INTEREST.
+    /// Processes an entry of INTEREST.
     fn interest_in(&mut self, conn: u32, parts: &mut Parts) -> Checked<()> {
         let (what, flags, policy, _) = (parts.u8()?, parts.u8()?, parts.u8()?, parts.u8()?);
         let id = parts.u32()?;
@@ -353,7 +353,7 @@ impl Engine {
             return Err(Fault::protocol(format!("interest {id} is told twice")));
         }
         if what == op::SERVE {
-            return self.serve_afar(conn, id, text, flags & (flag::SHARED | flag::ASKS));
+            return self.serve_remote(conn, id, text, flags & (flag::SHARED | flag::ASKS));
         }
         if policy >= policy::DISCONNECT || flags & !(flag::LISTEN | flag::SINCE) != 0 {
             return Err(Fault::protocol(format!("interest with policy {policy} and flags {flags:#04x}")));
@@ -361,7 +361,7 @@ impl Engine {
         self.insert_subscription(conn, id, flags, policy, text, group, rules)
     }
 
-    /// The parts that everything with a message shares. Without a topic: one that has no place here.
+    /// Parses the common parts of frames with a message. No topic: the topic can't be stored here.
     pub(in crate::engine) fn arrived(&mut self, conn: u32, frame: &[u8], more: usize) -> Checked<Arrived> {
         let short = || Fault::protocol(format!("frame of kind {:#04x} is too short", frame[4]));
         let count =
@@ -384,7 +384,7 @@ impl Engine {
         Ok(Arrived { topic, who, body })
     }
 
-    /// OFFER, CALL and ASK: one id, a number, the message.
+    /// OFFER, CALL and ASK: an id, a number, and the message.
     fn wish_in(&mut self, conn: u32, frame: &[u8]) -> Checked<()> {
         no_flags(frame, flag::FIELDS | flag::GATHER)?;
         let Arrived { topic, who, body: at } = self.arrived(conn, frame, 8)?;

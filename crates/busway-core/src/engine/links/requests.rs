@@ -1,4 +1,4 @@
-//! What the clients of other nodes serve, ask for and push: who answers it here, and where ours goes.
+//! Requests and pushes between nodes: forwards those of our clients, and answers those of other nodes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::wire::frame::{code, flag, kind, scope, Checked, Fault, Writer, HEAD};
 
 /// A service of another node.
 #[derive(Debug, Clone, Copy)]
-pub struct Afar {
+pub struct RemoteService {
     conn: u32,
     id: u32,
     shared: bool,
@@ -24,14 +24,14 @@ pub(in crate::engine) struct Wish<'a> {
     pub flags: u8,
     pub topic: u32,
     pub who: Arc<Who>,
-    /// Our interest that it names.
+    /// The id of our interest.
     pub id: u32,
     pub number: u64,
     pub body: &'a [u8],
 }
 
 impl Wish<'_> {
-    /// As a REQUEST for the driver, with the number in the place of topic and time limit.
+    /// As a REQUEST for the driver, with the number in place of topic and time limit.
     fn frame(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEAD + self.body.len());
         Writer::new(&mut out, kind::REQUEST, self.flags).u16(0).u64(self.number).bytes(self.body).end();
@@ -44,28 +44,28 @@ impl Engine {
         self.conns.get(conn as usize).and_then(Option::as_ref).map_or(Role::Client, |this| this.role)
     }
 
-    /// Who serves a topic for a client of ours: one of ours first.
+    /// Selects the service for a request of a client: our own clients come first.
     pub(in crate::engine) fn service_for(&self, topic: u32, scope: u8) -> Option<Service> {
         let here = self.services.get(&topic).copied().filter(|service| match service {
             Service::Internal => true,
             Service::Client { scope: from, .. } => scope != scope::REMOTE && *from != scope::REMOTE,
             Service::Shared(_) => scope != scope::REMOTE,
         });
-        let afar = || {
-            let all = self.afar.get(&topic).filter(|_| scope != scope::LOCAL)?;
+        let remote_services = || {
+            let all = self.remote_services.get(&topic).filter(|_| scope != scope::LOCAL)?;
             let alone = all.iter().find(|one| !one.shared);
             Some(alone.map_or(Service::Shared(0), |one| Service::Client { conn: one.conn, id: one.id, scope }))
         };
-        here.or_else(afar)
+        here.or_else(remote_services)
     }
 
-    /// Whether other nodes serve a topic in a way that nobody here can serve it too.
-    pub(in crate::engine) fn taken_afar(&self, topic: u32, shared: bool) -> bool {
-        self.afar.get(&topic).is_some_and(|all| !shared || all.iter().any(|one| !one.shared))
+    /// True if other nodes serve a topic such that no client here can serve it, too.
+    pub(in crate::engine) fn served_remotely(&self, topic: u32, shared: bool) -> bool {
+        self.remote_services.get(&topic).is_some_and(|all| !shared || all.iter().any(|one| !one.shared))
     }
 
-    /// A node has a service.
-    pub(in crate::engine) fn serve_afar(&mut self, conn: u32, id: u32, text: &str, flags: u8) -> Checked<()> {
+    /// Adds a service of another node.
+    pub(in crate::engine) fn serve_remote(&mut self, conn: u32, id: u32, text: &str, flags: u8) -> Checked<()> {
         let topic = self.topics.use_text(Self::may_serve(text, self.topic_limit(conn))?);
         let shared = flags & flag::SHARED != 0;
         let here = match self.services.get(&topic) {
@@ -73,13 +73,13 @@ impl Engine {
             Some(Service::Shared(_)) => !shared,
             _ => false,
         };
-        if here || self.taken_afar(topic, shared) {
+        if here || self.served_remotely(topic, shared) {
             self.events.push(Event::Conflict { conn, topic: text.into() });
         }
         if shared {
             self.events.push(Event::Provider { conn, service: id, topic: text.into(), flags });
         }
-        self.afar.entry(topic).or_default().push(Afar { conn, id, shared });
+        self.remote_services.entry(topic).or_default().push(RemoteService { conn, id, shared });
         if let Some(this) = self.conn(conn) {
             this.services.insert(id, Served { topic, shared, interest: 0 });
         }
@@ -96,16 +96,16 @@ impl Engine {
     }
 
     pub(in crate::engine) fn drop_afar(&mut self, conn: u32, id: u32, topic: u32) {
-        if let Some(all) = self.afar.get_mut(&topic) {
+        if let Some(all) = self.remote_services.get_mut(&topic) {
             all.retain(|one| (one.conn, one.id) != (conn, id));
             if all.is_empty() {
-                self.afar.remove(&topic);
+                self.remote_services.remove(&topic);
             }
         }
         self.topics.unuse(topic);
     }
 
-    /// OFFER of another node: to our clients, one after the other.
+    /// OFFER of another node: offers the push to our clients, one after the other.
     pub(in crate::engine) fn offer_in(&mut self, wish: Wish) -> Checked<()> {
         let Wish { conn, number, .. } = wish;
         if self.interest.group(wish.id).is_none() {
@@ -132,7 +132,7 @@ impl Engine {
         Ok(())
     }
 
-    /// CALL of another node: to the client of ours that serves the topic, or by the driver to one of several.
+    /// CALL of another node: forwards it to the client that serves the topic, or to the driver for a shared service.
     pub(in crate::engine) fn call_in(&mut self, wish: &Wish) -> Checked<()> {
         let Wish { conn, number, topic, flags, .. } = *wish;
         let named = self.interest.topic(wish.id) == Some(topic);
@@ -158,7 +158,7 @@ impl Engine {
         Ok(())
     }
 
-    /// ASK of another node: the driver knows who shares in the service.
+    /// ASK of another node: the driver knows the providers of the service.
     pub(in crate::engine) fn ask_in(&mut self, wish: &Wish) {
         let Wish { conn, number, topic, .. } = *wish;
         let waiting = self.conn(conn).and_then(|this| this.peer.as_ref()).map_or(0, |peer| peer.callers.len());
@@ -181,17 +181,17 @@ impl Engine {
         }
     }
 
-    /// Who asks, if it is a client of another node, by the frame that the driver has of it.
+    /// The requester at another node, from the frame that the driver has stored.
     pub(in crate::engine) fn caller(&mut self, origin: u32, frame: &[u8]) -> Option<Arc<Who>> {
         let peer = self.conn(origin)?.peer.as_ref()?;
         let number = u64::from_le_bytes(frame.get(8..16)?.try_into().ok()?);
         peer.callers.get(&number).cloned()
     }
 
-    /// ACCEPT to another node: whether its offer was taken, or its call would be.
+    /// ACCEPT to another node: whether its offer was accepted, or a call would be.
     pub fn willing(&mut self, conn: u32, number: u64, code: u16) {
         if let Some(this) = self.conn(conn).filter(|this| !this.asked.contains_key(&number)) {
-            // Was it asked to be called, then it will be named again.
+            // After a positive answer to an ASK, the CALL names the requester again.
             this.peer.as_mut().map(|peer| peer.callers.remove(&number));
         }
         self.put(conn, |out| {

@@ -1,4 +1,4 @@
-//! How far messages go in a mesh, and from where they are wanted.
+//! Scopes of messages and subscriptions in a cluster.
 
 use crate::engine::Engine;
 use crate::matching::index::Subscription;
@@ -6,7 +6,7 @@ use crate::matching::route::{Member, Route};
 use crate::matching::rule_filter::Asked;
 use crate::wire::frame::{flag, scope};
 
-/// Whether a subscription is one for a message of this scope.
+/// True if a message with this scope matches a subscription's scope.
 pub(in crate::engine) fn reaches(sub: &Subscription, scope: u8, far: bool) -> bool {
     if sub.link {
         return !far && scope != scope::LOCAL;
@@ -15,19 +15,19 @@ pub(in crate::engine) fn reaches(sub: &Subscription, scope: u8, far: bool) -> bo
     scope != scope::REMOTE && (sub.scope == scope::GLOBAL || sub.scope == from)
 }
 
-/// How far a PUBLISH or PUSH goes; both bits: as without.
+/// The scope of a PUBLISH or PUSH; both bits are as none.
 #[inline]
 pub(in crate::engine) fn scope_of(frame: &[u8]) -> u8 {
     frame[6] & (scope::LOCAL | scope::REMOTE)
 }
 
-/// Whose services a REQUEST is for.
+/// The scope of a REQUEST.
 pub(in crate::engine) fn request_scope(frame: &[u8]) -> u8 {
     scope::of(frame[5], flag::LOCAL, flag::REMOTE)
 }
 
 impl Engine {
-    /// The way of a message to our clients alone, or to other nodes alone.
+    /// The route of a message to our clients only, or to other nodes only.
     #[cold]
     pub(in crate::engine) fn within(&mut self, scope: u8, route: &Route) -> Box<Route> {
         let mut wanted = std::mem::take(&mut self.wanted);

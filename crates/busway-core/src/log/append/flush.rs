@@ -1,4 +1,4 @@
-//! What was appended goes to the writer, and a bucket that is full makes room for the next.
+//! Flushing: passes appended records to the writer, and begins a new bucket when one is full.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use crate::log::bucket::Building;
 use crate::log::writer::{Data, Piece, Seal};
 use crate::log::Safety;
 
-/// Bytes of buckets and indexes behind one `whole` before there is another, unless it is larger itself.
+/// Bytes of buckets and indexes between two checkpoints, unless a checkpoint is larger itself.
 const BEHIND: u64 = 1 << 20;
-/// And at most so many indexes, which are read when the log is opened.
+/// The maximum number of indexes after a checkpoint, which are read when the log is opened.
 const INDEXES: u64 = 1024;
 
 impl Log {
-    /// Hands what was appended to the writer.
+    /// Passes appended records to the writer.
     pub fn flush(&mut self) {
         if !self.tail.is_empty() {
             let bytes = std::mem::take(&mut self.tail);
@@ -24,7 +24,7 @@ impl Log {
             let mut state = self.shared.state();
             let (summary, marks) = (self.bucket.summary, &self.bucket.marks[self.marked..]);
             match state.pending.back_mut() {
-                // What was handed over must not change.
+                // Data of the writer must not change.
                 Some(Piece::Data(data))
                     if data.base == summary.base && self.front.is_none() && data.verbatim == self.verbatim =>
                 {
@@ -50,7 +50,7 @@ impl Log {
                 }
             }
             if self.settings.safety == Safety::Memory {
-                // Before the writer can see it: it takes back nothing that is promised.
+                // Before the writer can see the piece, since it must not remove safe records.
                 self.shared.safe.fetch_max(self.next, SeqCst);
             }
             drop(state);
@@ -69,14 +69,14 @@ impl Log {
         }
     }
 
-    /// Writes what was flushed, as the thread would; `settle` tells what could not be written.
+    /// Writes flushed records, as the thread does; `settle` returns the ones that could not be written.
     pub fn write(&mut self) {
         if let Some(writer) = &mut self.writer {
             while writer.step(&self.shared) {}
         }
     }
 
-    /// Bytes that were flushed and are not written yet.
+    /// Bytes that are flushed and not written yet.
     pub fn unwritten(&self) -> usize {
         self.shared.waiting.load(SeqCst)
     }
@@ -101,7 +101,7 @@ impl Log {
         self.fresh();
         self.wake();
         if !self.shared.indexed {
-            // A log in memory keeps its bounds by itself; there are no files whose removal could fail.
+            // A log in memory trims itself; it has no files whose removal could fail.
             let _ = self.shared.trim(&self.settings, |_, _| false, u64::MAX);
             if self.front.is_none() {
                 self.drop_waiting(self.reader().first());
@@ -109,7 +109,7 @@ impl Log {
         }
     }
 
-    /// Goes on with a bucket as it was found.
+    /// Continues with a bucket that was found on the disk.
     pub(in crate::log) fn go_on(&mut self, bucket: Building, stored: i64, behind: (u64, u64)) {
         (self.tail_from, self.tail_at, self.marked) = (self.next, bucket.summary.length, bucket.marks.len());
         (self.bucket, self.stored, self.behind) = (bucket, stored, behind);

@@ -1,4 +1,4 @@
-//! How the appending side of a log begins, on what was found or anew, and how it ends.
+//! Opens, creates and closes the appending side of a log.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,9 +12,9 @@ use crate::log::writer::{Bell, Shared, State, Writer};
 use crate::log::{Error, Settings};
 
 impl Log {
-    /// Opens or makes a log; with a `bell` a thread writes and rings it, without one `flush` writes.
+    /// Opens or creates a log. With a `bell`, a thread writes and rings it; without one, `flush` writes.
     ///
-    /// One that is made begins with the offset `begin`.
+    /// A new log begins with the offset `begin`.
     pub fn open(files: Arc<dyn Files>, settings: Settings, bell: Option<Bell>, begin: u64) -> Result<Self, Error> {
         if !files.lock()? {
             return Err(Error::InUse);
@@ -23,7 +23,7 @@ impl Log {
         Ok(Self::start(files, settings, bell, found, true))
     }
 
-    /// A log in memory.
+    /// Creates a log in memory.
     pub fn memory(settings: Settings, begin: u64) -> Self {
         let settings = Settings { bucket_bytes: settings.bucket_bytes.min(1 << 20), ..settings };
         let found = recover::Found { next: begin, bucket: Building::new(begin), ..recover::Found::default() };
@@ -88,21 +88,22 @@ impl Log {
         }
     }
 
-    /// Has one without a thread wait with each write until `write` is called: its disk is as slow as whoever calls that.
+    /// Defers the writes of a log without a thread until `write` is called, so that a simulation controls the disk's
+    /// speed.
     #[must_use]
     pub fn by_hand(mut self) -> Self {
         self.by_hand = true;
         self
     }
 
-    /// Settings may change at any time.
+    /// Changes the settings.
     pub fn set(&mut self, settings: Settings) {
         self.flush();
         self.settings = settings;
         self.shared.state().settings = settings;
     }
 
-    /// Writes all that waits and lets go of the folder; an error tells what of it could not be stored.
+    /// Writes all waiting records, and unlocks the folder. The error describes records that could not be stored.
     pub fn close(&mut self) -> io::Result<()> {
         if std::mem::replace(&mut self.closed, true) {
             return Ok(());
@@ -122,7 +123,8 @@ impl Log {
         ended.and(lost).and(kept)
     }
 
-    /// The index of the bucket so far, so that the next one to open it need not read it, and how far the log went.
+    /// Writes the index of the current bucket and the end of the log, so that the next process need not read the
+    /// bucket.
     fn checkpoint(&mut self) -> io::Result<()> {
         let (own, files) = (self.bucket.summary, &*self.shared.files);
         if own.count > 0 {
@@ -138,7 +140,7 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // Who wants to know calls close.
+        // Callers that need the error call `close`.
         let _ = self.close();
     }
 }

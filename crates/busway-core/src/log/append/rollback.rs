@@ -1,4 +1,4 @@
-//! What the writer could not store is taken back, and nothing new is taken meanwhile.
+//! Rollback: removes records that the writer could not store, and refuses new ones in the meantime.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -13,18 +13,18 @@ use crate::log::recover::Scan;
 use crate::log::writer::{Data, Piece, Seal, RETRY};
 use crate::log::Refused;
 
-/// Records that were not stored, from the first offset to before the second; both will be given again.
+/// Records that were not stored, from the first offset to before the second. New records get these offsets again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
     pub from: u64,
     pub to: u64,
     pub error: String,
-    /// When and where: what was due, and waits again.
+    /// Due time and offset of delayed messages that were due, and wait again.
     pub waiting: Vec<(i64, u64)>,
 }
 
 impl Log {
-    /// Nothing new is taken while what was taken before can't be written.
+    /// Refuses new records while earlier ones can't be written.
     #[inline]
     pub(in crate::log) fn check_writing(&mut self) -> Result<(), Refused> {
         if self.failed.is_some() || self.shared.failed.load(Relaxed) || self.shared.stuck.load(Relaxed) {
@@ -35,15 +35,15 @@ impl Log {
 
     #[cold]
     fn try_again(&mut self) -> Result<(), Refused> {
-        // The owner has to hear of what was lost before anything new is taken.
-        let told = |error: &str| Err(Refused::Failed(error.into()));
+        // The owner must settle the lost records before the log accepts new ones.
+        let refuse = |error: &str| Err(Refused::Failed(error.into()));
         let state = self.shared.state();
         if let Some(error) = state.failure.as_ref().map(|failure| &failure.error).or(state.stuck.as_ref()) {
-            return told(error);
+            return refuse(error);
         }
         drop(state);
         match &self.failed {
-            Some((until, error)) if clock::steady() < *until => told(error),
+            Some((until, error)) if clock::steady() < *until => refuse(error),
             _ => {
                 self.failed = None;
                 Ok(())
@@ -51,7 +51,7 @@ impl Log {
         }
     }
 
-    /// Takes back what could not be written; to be called when the bell has rung.
+    /// Removes records that could not be written. Call it when the bell has rung.
     pub fn settle(&mut self) -> Option<Lost> {
         if !self.shared.failed.load(SeqCst) {
             return None;
@@ -59,7 +59,7 @@ impl Log {
         let mut state = self.shared.state();
         let mut failure = state.failure.take()?;
         let mut sealed = failure.poisoned;
-        // Of a front those that wait still are not lost: what is, was said when it failed.
+        // The waiting records of a front are not lost: `fail` has selected the lost ones.
         let lost = if self.front.is_some() { VecDeque::new() } else { std::mem::take(&mut state.pending) };
         for piece in lost {
             match piece {
@@ -101,7 +101,7 @@ impl Log {
         Some(Lost { from, to, error: failure.error, waiting })
     }
 
-    /// The index of a bucket that ends earlier than it was to; None: nothing is in it, or it can't be read now.
+    /// The index of a bucket that was cut; None: it is empty, or unreadable now.
     fn index_again(&mut self, base: u64, length: u64) -> Option<Vec<u8>> {
         let bytes = rest(&*self.shared.files.open(&log_name(base)).ok()?, 0, length).ok()?;
         let (building, topics, once) = (Building::new(base), Topics::default(), Once::default());
@@ -110,7 +110,7 @@ impl Log {
         (length > 0).then(|| scan.building.index(&scan.topics, &self.once))
     }
 
-    /// Why what was promised to be stored is not written yet, or not taken by the disk, if that is so, and how many records that are.
+    /// Why safe records are not written or synced yet, and how many; None if they are.
     pub fn stuck(&self) -> Option<(String, u64)> {
         let state = self.shared.state();
         let unwritten = self.shared.safe.load(SeqCst).saturating_sub(state.written);

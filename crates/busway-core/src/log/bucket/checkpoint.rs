@@ -1,18 +1,18 @@
-//! All that is known behind a bucket: the last sequence of every topic that ever was, who sent what, and what waits to be due.
+//! Checkpoints: the complete state after a bucket: the last sequence of every topic, publishers, and delayed messages.
 //!
-//! It is written from time to time beside the buckets, as `<offset behind the bucket, 20 digits>.all`, since an index has only
-//! what its own bucket added. The last two are kept, and the indexes behind the older one, also of buckets that are gone: when
-//! one is unreadable, the other and those indexes know as much.
+//! A checkpoint is written from time to time beside the buckets, as `<offset after the bucket, 20 digits>.all`, since
+//! an index has only the changes of its bucket. The last two stay, with the indexes after the older one, also of
+//! removed buckets: if one is unreadable, the other and those indexes replace it.
 //!
 //! ```text
 //! offset  size  what
 //! 0       8     "BWAYALL1"
-//! 8       8     end u64       offset behind the last record
-//! 16      8     stored i64    when that was stored
+//! 8       8     end u64       offset after the last record
+//! 16      8     stored i64    when that record was stored
 //! 24      8     size u64      bytes of the body
 //! 32      4     crc u32       of the body and the first 32 bytes
-//! 36      …     body: publishers (see `once`), what waits (see `waiting`), topics: their number u64, of each the last sequence, the length of its name (both
-//!               short), its name
+//! 36      …     body: publishers (see `dedup`), delayed messages (see `delayed`), topics: their number u64, of each the last
+//!               sequence, the length of its name (both short), its name
 //! ```
 
 use std::io;
@@ -61,7 +61,7 @@ pub fn write(end: u64, stored: i64, topics: &Topics, once: &Once, waiting: &Wait
     out
 }
 
-/// The one that ends with this offset, if it is sound.
+/// Reads the checkpoint with this offset, if it is valid.
 pub fn read(files: &dyn Files, end: u64) -> io::Result<Option<Whole>> {
     let file = files.open(&whole_name(end))?;
     let bytes = rest(&*file, 0, file.size()?)?;

@@ -1,20 +1,20 @@
-//! Which messages a publisher has stored already, so that one that is sent again is not stored again.
+//! Deduplication: the stored messages of each publisher, so that a message that is sent again is not stored again.
 //!
-//! For each session the runs of numbers that lie one after the other in the stream. Bounded by the number of sessions, the
-//! runs of each, the runs of all (24 bytes each, so 24 MiB for a stream), and by age. A session that was stored longest ago is
-//! forgotten first; of one that stays the lowest numbers are, and those are refused from then on.
+//! Each session has runs of consecutive numbers and offsets. The size is limited by the number of sessions, the runs of
+//! each, the runs of all (24 bytes each, so 24 MiB for a stream), and by age. The session that was stored longest ago
+//! is forgotten first; a session with too many runs loses its lowest numbers, which are refused from then on.
 
 use hashbrown::HashMap;
 
 use crate::log::bucket::varint::{Reader, Writer};
 
 const SESSIONS: usize = 65_536;
-/// Twice what a client has on its way at most (131,072), since half of them go at once. Each number may be a run of its own:
-/// when a client's messages go to several streams by turns, or those of several clients meet in one.
+/// Twice the maximum that a client has in flight (131,072), since half of the runs are dropped at once. Each number may
+/// be a run when a client publishes to several streams in turn, or several clients publish to one.
 const RUNS: usize = 1 << 18;
 const ALL_RUNS: usize = 1 << 20;
 
-/// Numbers that follow each other and are stored at offsets that do.
+/// Consecutive numbers, stored at consecutive offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     number: u64,
@@ -23,7 +23,7 @@ struct Run {
 }
 
 impl Run {
-    /// The number that would go on with it.
+    /// The number that continues the run.
     fn next(&self) -> u64 {
         self.number.saturating_add(self.count)
     }
@@ -32,7 +32,7 @@ impl Run {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Session {
     id: u64,
-    /// Numbers below are no longer known.
+    /// Lower numbers are forgotten.
     floor: u64,
     /// When the last one was stored.
     stored: i64,
@@ -41,7 +41,7 @@ struct Session {
 }
 
 impl Session {
-    /// Forgets the lower half of its runs; how many.
+    /// Forgets the lower half of its runs. Returns how many.
     fn cut(&mut self) -> usize {
         let half = self.runs.len() / 2;
         if let Some(last) = self.runs.drain(..half).next_back() {
@@ -56,7 +56,7 @@ pub enum Known {
     New,
     /// It is stored at this offset.
     At(u64),
-    /// It is not known any more whether it was stored.
+    /// It is no longer known whether it was stored.
     TooOld,
 }
 
@@ -116,7 +116,7 @@ impl Once {
         }
     }
 
-    /// So many numbers that follow each other, stored at offsets that do.
+    /// Adds `count` consecutive numbers, stored at consecutive offsets.
     pub fn add_run(&mut self, session: u64, number: u64, offset: u64, count: u64, stored: i64) {
         if count == 0 {
             return;
@@ -126,7 +126,7 @@ impl Once {
         let runs = &mut self.all[slot].runs;
         let at = runs.partition_point(|run| run.number <= number);
         if let Some(run) = at.checked_sub(1).map(|at| &mut runs[at]) {
-            // Whatever an index says: neither numbers nor offsets end behind the last there is.
+            // Limits values from an index, so that numbers and offsets can't overflow.
             let most = u64::MAX - run.number.max(run.offset);
             run.count = run.count.max((number - run.number).saturating_add(count)).min(most);
         }
@@ -142,14 +142,14 @@ impl Once {
         self.recent
     }
 
-    /// Forgets the lower half of what is known of those with many runs: together they have at least half of all.
+    /// Forgets the lower half of the sessions with many runs, which have at least half of all runs.
     fn cut(&mut self) {
         let many = self.runs / self.all.len() / 2;
         let large = self.all.iter_mut().filter(|known| known.runs.len() >= many);
         self.runs -= large.map(Session::cut).sum::<usize>();
     }
 
-    /// Forgets those who were stored longest ago.
+    /// Forgets the sessions that were stored longest ago.
     fn halve(&mut self) {
         let mut times: Vec<_> = self.all.iter().map(|known| known.stored).collect();
         let middle = times.len() / 2;
@@ -157,7 +157,7 @@ impl Once {
         self.keep(|known| known.stored > middle);
     }
 
-    /// Forgets who was last stored before this time.
+    /// Forgets sessions that were last stored before this time.
     pub fn forget(&mut self, before: i64) {
         self.keep(|known| known.stored >= before);
     }
@@ -173,7 +173,7 @@ impl Once {
         self.runs = self.all.iter().map(|known| known.runs.len()).sum();
     }
 
-    /// What was added last for this session is not stored after all.
+    /// Removes the last added number of this session, which was not stored.
     pub fn retract(&mut self, session: u64, number: u64) {
         let Some(slot) = self.slot(session) else { return };
         let runs = &mut self.all[slot].runs;
@@ -186,13 +186,13 @@ impl Once {
         }
     }
 
-    /// About how many bytes `write` makes of all of it.
+    /// The approximate size that `write` produces.
     pub fn weight(&self) -> u64 {
         (self.all.len() * 32 + self.runs * 6) as u64
     }
 
-    /// What is known of records from an offset on. Of a run: numbers since the one before, its offset less what would follow
-    /// the one before, how many.
+    /// Writes the runs of records from an offset on. A run has: its number minus the end of the previous run, its
+    /// offset minus the end of the previous run, its count.
     pub fn write(&self, from: u64, out: &mut Vec<u8>) {
         let inside = |run: &&Run| run.offset + run.count > from;
         let known: Vec<_> = self.all.iter().filter(|known| known.runs.iter().any(|run| inside(&run))).collect();
@@ -214,7 +214,7 @@ impl Once {
         }
     }
 
-    /// Adds what was written of records from an offset on.
+    /// Adds runs that were written from an offset on.
     pub fn read(&mut self, from: u64, bytes: &mut &[u8]) -> Option<()> {
         for _ in 0..bytes.count(32)? {
             let (id, floor, stored) = (bytes.u64()?, bytes.u64()?, bytes.i64()?);
@@ -254,7 +254,7 @@ mod tests {
         bytes.u64(0);
         bytes.i64(1);
         bytes.u64(2);
-        // The same number twice: near the last offset, and with nearly all numbers behind it.
+        // The same number twice: near the last offset, and with nearly all numbers after it.
         for (number, offset, count) in [(5, -11, 3), (u64::MAX - 2, 8, u64::MAX - 100)] {
             bytes.short(number);
             bytes.signed(offset);

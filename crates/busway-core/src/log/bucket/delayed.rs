@@ -1,8 +1,8 @@
-//! Messages that are to be delivered later, and wait for it.
+//! Delayed messages, which are delivered at a later time.
 //!
-//! One whose time has not come is parked: stored without a sequence, so that it is no message of its topic yet, and nobody is
-//! given it. When it is due it is appended once more, with the same session and number, which ends its waiting. So what waits
-//! is known from the records alone: an index has what its bucket changed, a `whole` all of it.
+//! A delayed message is parked: stored without a sequence, so that it does not count in its topic, and nobody receives
+//! it. When it is due, it is appended again with the same session and number, which ends the delay. So the records
+//! alone give the delayed messages: an index has the changes of its bucket, a checkpoint all of them.
 
 use std::collections::VecDeque;
 
@@ -28,11 +28,11 @@ impl Parked {
     }
 }
 
-/// What the records of a bucket changed.
+/// The changes by the records of a bucket.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Moves {
     parked: Vec<Parked>,
-    /// Those that were appended once more: the offset, and which.
+    /// Messages that were appended again: the offset, and their keys.
     released: Vec<(u64, Key)>,
 }
 
@@ -45,7 +45,7 @@ impl Moves {
         self.released.push((offset, (session, number)));
     }
 
-    /// A record that was found.
+    /// Adds a record that was read.
     #[inline]
     pub fn learn(&mut self, record: &Record<'_>) {
         if record.is_parked() {
@@ -56,7 +56,7 @@ impl Moves {
         }
     }
 
-    /// Records from this offset on were not stored.
+    /// Removes records from this offset on, which were not stored.
     pub fn retract(&mut self, from: u64) {
         self.parked.retain(|parked| parked.offset < from);
         self.released.retain(|(offset, _)| *offset < from);
@@ -102,9 +102,9 @@ fn read(bytes: &mut &[u8]) -> Option<Vec<Parked>> {
 #[derive(Debug, Default)]
 pub struct Waiting {
     all: HashMap<Key, Parked>,
-    /// Those that were appended once more, and where; for as long as that may be taken back.
+    /// Messages that were appended again, with the offset, as long as that can be rolled back.
     released: VecDeque<(u64, Parked)>,
-    /// How many went with old records before they were due.
+    /// The number of messages that were removed before they were due.
     pub dropped: u64,
 }
 
@@ -129,7 +129,7 @@ impl Waiting {
         self.all.remove(&(session, number))
     }
 
-    /// It was appended once more with this offset; what lies below `safe` is not taken back.
+    /// The message was appended again at this offset. Records below `safe` can't be rolled back.
     pub fn release(&mut self, session: u64, number: u64, offset: u64, safe: u64) {
         while self.released.front().is_some_and(|(at, _)| *at < safe) {
             self.released.pop_front();
@@ -139,7 +139,7 @@ impl Waiting {
         }
     }
 
-    /// Records from this offset on were not stored: those that wait again.
+    /// Removes records from this offset on, which were not stored. Returns the messages that wait again.
     pub fn retract(&mut self, from: u64) -> Vec<Parked> {
         self.all.retain(|_, parked| parked.offset < from);
         let mut again = Vec::new();
@@ -153,14 +153,14 @@ impl Waiting {
         again
     }
 
-    /// Nothing below this offset is there any more.
+    /// Removes messages below this offset, whose records were removed.
     pub fn trim(&mut self, first: u64) {
         let before = self.all.len();
         self.all.retain(|_, parked| parked.offset >= first);
         self.dropped += (before - self.all.len()) as u64;
     }
 
-    /// What waits behind a bucket, from what waited before it, or in the middle of it.
+    /// Applies the changes of a bucket, or of a part of it.
     pub fn apply(&mut self, moves: &Moves) {
         moves.parked.iter().for_each(|parked| self.add(*parked));
         for (_, (session, number)) in &moves.released {
@@ -168,12 +168,12 @@ impl Waiting {
         }
     }
 
-    /// About how many bytes it is in a `whole`.
+    /// The approximate size in a checkpoint.
     pub fn weight(&self) -> u64 {
         32 * self.all.len() as u64
     }
 
-    /// By the time they are due.
+    /// Sorted by due time.
     pub fn sorted(&self) -> Vec<Parked> {
         let mut all: Vec<Parked> = self.all.values().copied().collect();
         all.sort_unstable();

@@ -1,4 +1,4 @@
-//! What a bucket holds, kept while it grows, and its index file once it is sealed.
+//! The state of a bucket while it grows, and its index file after it is sealed.
 //!
 //! A bucket is `<offset of its first record, 20 digits>.log`; its index has the same name with `.idx`:
 //!
@@ -6,7 +6,7 @@
 //! offset  size  what
 //! 0       8     "BWAYIDX2"
 //! 8       8     base u64      offset of the first record
-//! 16      8     end u64       offset behind the last record
+//! 16      8     end u64       offset after the last record
 //! 24      8     length u64    bytes of the .log that this describes
 //! 32      8     count u64     records (fewer than end - base: some were lost)
 //! 40      8     first i64     when the first was stored
@@ -15,13 +15,13 @@
 //! 64      8     size u64      bytes of the body
 //! 72      4     crc u32       of the body
 //! 76      4     crc u32       of the first 76 bytes
-//! 80      …     body: skipped u64, marks (offset, position, stored), what came to wait and what waits no more (see `waiting`),
-//!               publishers (see `once`), topics
+//! 80      …     body: skipped u64, marks (offset, position, stored), changes of delayed messages (see `delayed`),
+//!               publishers (see `dedup`), topics
 //! ```
-//! The lists of the body begin with their number. A topic has its last sequence, then what is in this bucket: first sequence,
-//! number of records, offset of the first; then its name (u64 length, bytes). Topics are sorted. Publishers, topics and
-//! what waits are those of this bucket: the `whole` of some bucket before and the indexes behind it know all of them together. `skipped` are the
-//! sequences that no topic gives any more, since nobody knows whose records were lost in this bucket.
+//! The lists of the body begin with their length. A topic has its last sequence, then those of this bucket: first
+//! sequence, number of records, offset of the first; then its name (u64 length, bytes). Topics are sorted. Publishers,
+//! topics and delayed messages are the changes of this bucket; a checkpoint and the indexes after it give the complete
+//! state. `skipped` are sequences that no topic assigns, since the topics of lost records in this bucket are unknown.
 
 pub(in crate::log) mod checkpoint;
 pub mod dedup;
@@ -54,7 +54,7 @@ pub fn index_name(base: u64) -> String {
     format!("{base:020}.idx")
 }
 
-/// Where a record is.
+/// The position of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     pub offset: u64,
@@ -62,7 +62,7 @@ pub struct Mark {
     pub stored: i64,
 }
 
-/// A bucket in few words.
+/// The summary of a bucket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
     pub base: u64,
@@ -78,7 +78,7 @@ impl Summary {
         Self { base, end: base, ..Self::default() }
     }
 
-    /// From the head of an index; the size of the body and its checksum.
+    /// Parses the head of an index; also returns the size of the body and its checksum.
     pub fn read(head: &[u8]) -> Option<(Self, usize, u32)> {
         let (words, crc) = head.get(..HEAD)?.split_at(76);
         if &words[..8] != MAGIC || crc32c(words).to_le_bytes() != crc {
@@ -106,7 +106,7 @@ impl Summary {
     }
 }
 
-/// The bucket that is written to.
+/// The current bucket.
 #[derive(Debug, Default)]
 pub struct Building {
     pub summary: Summary,
@@ -135,7 +135,7 @@ impl Building {
         own.count += 1;
     }
 
-    /// Takes back what was added from this offset on.
+    /// Removes records from this offset on.
     pub fn retract(&mut self, offset: u64, length: u64, count: u64) {
         self.marks.retain(|mark| mark.offset < offset);
         self.moves.retract(offset);
@@ -169,11 +169,11 @@ impl Building {
     }
 }
 
-/// A topic that has been stored, with its place in the bucket that is written to.
+/// A stored topic, with its records in the current bucket.
 #[derive(Debug, Clone, Default)]
 pub struct Topic {
     pub text: Box<str>,
-    /// The last sequence that was given.
+    /// The last assigned sequence.
     pub last: u64,
     /// In this bucket: the first sequence, the number of records, the offset of the first.
     pub first: u64,
@@ -181,15 +181,15 @@ pub struct Topic {
     pub offset: u64,
 }
 
-/// All topics that ever were stored.
+/// All topics that were ever stored.
 #[derive(Debug, Default)]
 pub struct Topics {
     pub all: Vec<Topic>,
     table: HashTable<u32>,
     recent: usize,
-    /// Those that have, or had, a record in this bucket.
+    /// Topics with a record in this bucket, including removed ones.
     inside: Vec<u32>,
-    /// About how many bytes they are in a `whole`.
+    /// The approximate size in a checkpoint.
     pub weight: u64,
 }
 
@@ -217,7 +217,7 @@ impl Topics {
         &mut self.all[self.recent]
     }
 
-    /// A record of a topic is in this bucket.
+    /// Adds a record of a topic to this bucket.
     #[inline]
     pub fn add(&mut self, text: &str, sequence: u64, offset: u64) {
         let topic = self.get(text);
@@ -228,7 +228,7 @@ impl Topics {
         }
     }
 
-    /// The same with the next sequence, which is returned.
+    /// Adds a record with the next sequence, and returns it.
     #[inline]
     pub fn append(&mut self, text: &str, offset: u64) -> u64 {
         let topic = self.get(text);
@@ -240,7 +240,7 @@ impl Topics {
         sequence
     }
 
-    /// Those with a record in this bucket.
+    /// Topics with a record in this bucket.
     pub fn inside(&self) -> impl Iterator<Item = &Topic> {
         let mut slots: Vec<u32> = self.inside.clone();
         slots.sort_unstable();
@@ -248,7 +248,7 @@ impl Topics {
         slots.into_iter().map(|slot| &self.all[slot as usize]).filter(|topic| topic.count > 0)
     }
 
-    /// A new bucket begins.
+    /// Begins a new bucket.
     pub fn roll(&mut self) {
         for slot in self.inside.drain(..) {
             let topic = &mut self.all[slot as usize];
@@ -256,7 +256,7 @@ impl Topics {
         }
     }
 
-    /// So many records were lost of which nobody knows the topic: no sequence of theirs may be given again.
+    /// Skips sequences for lost records of unknown topics, which must not be assigned again.
     pub fn skip(&mut self, lost: u64) {
         for topic in &mut self.all {
             topic.last = topic.last.saturating_add(lost);
@@ -280,7 +280,7 @@ impl Topic {
     }
 }
 
-/// A sound index, as bytes that are looked through where they are.
+/// A valid index, as bytes that are searched in place.
 #[derive(Debug, Default)]
 pub struct Index {
     pub summary: Summary,
@@ -329,7 +329,7 @@ impl Index {
         Some((std::str::from_utf8(rest.bytes(usize::try_from(size).ok()?)?).ok()?, words))
     }
 
-    /// Topics of this bucket: last sequence, first sequence, number, first offset.
+    /// Topics of this bucket: last sequence, first sequence, number of records, first offset.
     pub fn topics(&self) -> impl Iterator<Item = (&str, [u64; 4])> {
         self.topics.iter().filter_map(|at| self.row(*at))
     }
@@ -340,7 +340,8 @@ impl Index {
         self.row(self.topics[at]).map(|row| row.1)
     }
 
-    /// Makes of what was known up to an offset in this bucket what is known behind it; for topics it is the one that is written to.
+    /// Updates the state at an offset in this bucket to the state after it; for topics the bucket becomes the current
+    /// one.
     pub fn carry(&self, from: u64, topics: &mut Topics, once: &mut Once) {
         topics.roll();
         if from <= self.summary.base {
@@ -361,7 +362,7 @@ impl Index {
     }
 }
 
-/// Puts a record that was found into everything that is known of its bucket.
+/// Adds a record that was read to the state of its bucket.
 pub fn learn(record: &Record<'_>, building: &mut Building, topics: &mut Topics, once: &mut Once) {
     let (offset, stored) = (record.offset(), record.stored());
     building.add(offset, stored, record.bytes.len());

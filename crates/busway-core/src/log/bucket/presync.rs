@@ -1,6 +1,6 @@
-//! A bucket is synced while it grows, on a thread of its own, so that little is left to wait for when it is full.
+//! Pre-sync: syncs a bucket while it grows, on its own thread, so that the sync of the full bucket is short.
 //!
-//! Nothing counts on it but the time that takes. A sync that fails is told when the bucket is full or the log is closed.
+//! It only saves time. An error is reported when the bucket is full or the log is closed.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::thread::{Builder, JoinHandle};
 
 use crate::log::files::File;
 
-/// Bytes that are worth a sync.
+/// The minimum of bytes for a sync.
 const WORTH: usize = 4 << 20;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// So many bytes more were written and not synced.
+    /// Counts written bytes that are not synced.
     pub fn wrote(&mut self, file: &Arc<dyn File>, size: usize) {
         self.bytes += size;
         if self.bytes < WORTH || self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
@@ -28,7 +28,7 @@ impl Ahead {
         self.wait();
         if self.failed.is_none() {
             let file = file.clone();
-            // Where there can't be another thread, there is more to wait for later.
+            // If no thread can be started, the sync at the end takes longer.
             self.thread = Builder::new().spawn(move || file.sync()).ok();
             self.bytes = 0;
         }
@@ -41,7 +41,7 @@ impl Ahead {
         }
     }
 
-    /// No more is on its way; an error if not all of it came there.
+    /// Waits for the running sync; an error if a sync failed.
     pub fn finish(&mut self) -> io::Result<()> {
         self.wait();
         self.bytes = 0;

@@ -1,9 +1,9 @@
-//! A bucket that is full gets its index, once the disk has its records.
+//! Sealing: a full bucket gets its index after its records are synced.
 //!
-//! They are synced whatever the stream promises: an index is believed, and a `whole` is there for good, so after a power cut that
-//! took the records, messages would count as stored that are not there. It is done before anything is written to the next bucket, so
-//! of those that are left only the last one can lack some of what was written to it. A disk that does not take them is told like one that does not take what was
-//! promised from memory: nothing more is taken, and it is tried again.
+//! They are synced whatever safety the stream has: an index and a checkpoint are trusted, so after a power cut without
+//! the records, lost messages would count as stored. The sync precedes all writes to the next bucket, so that only the
+//! last bucket can lack written records. If the sync fails, the log refuses new records and retries, as for safe
+//! records of a memory stream that can't be written.
 
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
@@ -17,7 +17,7 @@ use crate::log::recover::Scan;
 use crate::log::writer::{Bucket, Piece, Seal, Shared, Writer};
 
 impl Writer {
-    /// Whether it is worth going on.
+    /// Seals a bucket. Returns whether to continue.
     pub(in crate::log) fn seal(&mut self, shared: &Shared, seal: Seal, sync: bool) -> bool {
         let synced = self.sync_all(shared);
         self.current = None;
@@ -46,7 +46,7 @@ impl Writer {
         true
     }
 
-    /// The disk does not take what was written.
+    /// Reports that the disk does not take written data.
     fn tell(&self, shared: &Shared, error: &io::Error) {
         let mut state = shared.state();
         let doubtful = |summary: &Summary| self.unsynced.contains(&summary.base);
@@ -58,14 +58,14 @@ impl Writer {
         (shared.bell)();
     }
 
-    /// The log is closed.
+    /// Ends the pre-sync, since the log is closed.
     pub(in crate::log) fn end_ahead(&mut self, shared: &Shared) {
         if let Some(Err(error)) = self.ahead.as_mut().map(Ahead::finish) {
             self.tell(shared, &error);
         }
     }
 
-    /// Has the disk take all that was written to buckets.
+    /// Syncs all written buckets.
     fn sync_all(&mut self, shared: &Shared) -> io::Result<()> {
         if self.unsynced.is_empty() {
             return Ok(());
@@ -81,7 +81,7 @@ impl Writer {
                 _ => shared.files.open(&log_name(*base)),
             };
             let (summary, file) = match (known, file) {
-                // Nobody asks for the records of one that was removed meanwhile.
+                // The bucket was removed in the meantime.
                 (None, _) => continue,
                 (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => continue,
                 (Some(summary), file) => (summary, file?),
@@ -91,20 +91,21 @@ impl Writer {
             }
             file.sync().inspect_err(|_| self.doubtful = true)?;
         }
-        // Names come to the disk in their order: where that of an index is left, that of its bucket is, too.
+        // The disk keeps names in their order: if that of an index is left, that of its bucket is, too.
         self.unsynced.clear();
         self.doubtful = false;
         Ok(())
     }
 
-    /// An index that can't be written is tried again later: without it the bucket is only slower to open.
+    /// Retries an index that could not be written: without it the bucket is only slower to open.
     pub(in crate::log) fn write_seals(&mut self, shared: &Shared, sync: bool) {
         let files = &*shared.files;
         self.seals.retain(|Seal { base, index, whole }| {
             let written = replace(files, &index_name(*base), index, sync).is_ok();
             if written {
                 shared.state().indexed(*base, index.len() as u64);
-                // Indexes are removed because of it, so it is there for good. One that can't be written is made up for by the next.
+                // Indexes are removed because of a checkpoint, so it is synced. If it can't be written, the next one
+                // replaces it.
                 if let Some((end, whole)) = whole {
                     if replace(files, &whole_name(*end), whole, true).is_ok() {
                         shared.state().wholes.push((*end, whole.len() as u64));
@@ -117,8 +118,8 @@ impl Writer {
     }
 }
 
-/// What a sync that failed did not store, the next one does not either, and says nothing: unless it is written once more, as
-/// long as it can still be read.
+/// Writes data again after a failed sync: a later sync would succeed without storing it. This works as long as the data
+/// can still be read.
 fn write_again(file: &dyn File, summary: &Summary) -> io::Result<()> {
     let bytes = rest(file, 0, summary.length)?;
     let (building, topics, once) = (Building::new(summary.base), Topics::default(), Once::default());

@@ -1,4 +1,4 @@
-//! Little-endian words and short numbers (seven bits in a byte, the lowest first) into and out of bytes, for the index.
+//! Little-endian words and variable-length numbers (seven bits per byte, the lowest first) for the index.
 
 pub trait Writer {
     fn u64(&mut self, value: u64);
@@ -6,7 +6,7 @@ pub trait Writer {
         self.u64(value.cast_unsigned());
     }
     fn short(&mut self, value: u64);
-    /// The same for one that may as well be negative.
+    /// Appends a variable-length number that may be negative.
     fn signed(&mut self, value: i64) {
         self.short((value << 1 ^ value >> 63).cast_unsigned());
     }
@@ -26,7 +26,7 @@ impl Writer for Vec<u8> {
     }
 }
 
-/// Takes from the front; None: not enough is there.
+/// Reads from the front; None: the bytes end too early.
 pub trait Reader<'a> {
     fn bytes(&mut self, size: usize) -> Option<&'a [u8]>;
     fn u64(&mut self) -> Option<u64> {
@@ -49,7 +49,7 @@ pub trait Reader<'a> {
     fn signed(&mut self) -> Option<i64> {
         self.short().map(|value| (value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
-    /// How many items of at least this size follow.
+    /// Reads a number of items, of which each has at least this size.
     fn count(&mut self, least: usize) -> Option<usize>;
 }
 

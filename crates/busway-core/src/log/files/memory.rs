@@ -1,7 +1,7 @@
-//! Files in memory: for streams that live there, and for tests, where the power can be cut.
+//! Files in memory: for memory streams, and for tests, which can cut the power.
 //!
-//! With `tracked`, what was not synced may be lost: a power cut keeps, drops or tears each such write by chance, keeps only
-//! the first so many of the names that were made, changed or removed, and forgets nothing that was synced.
+//! With `tracked`, unsynced data may be lost: a power cut keeps, drops or tears each such write at random, keeps only
+//! the first changes of names, and keeps all synced data.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,27 +16,27 @@ type Names = BTreeMap<String, Node>;
 struct Content {
     now: Vec<u8>,
     safe: Vec<u8>,
-    /// Since the last sync: bytes written at a place, or (None) the file cut there.
+    /// Since the last sync: bytes written at a position, or (None) the file was cut there.
     since: Vec<(usize, Option<Vec<u8>>)>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     names: Names,
-    /// The names after each change since they were last synced; first as they were then.
+    /// The names after each change since their last sync, beginning with the synced ones.
     past: Vec<Names>,
     locked: bool,
     faults: Faults,
 }
 
-/// What goes wrong.
+/// The simulated faults.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Faults {
     /// Bytes that can still be written.
     pub room: Option<usize>,
-    /// Syncs of files fail, and what they should have made safe never will be.
+    /// Syncs of files fail, and their data is never synced.
     pub sync: bool,
-    /// Calls until nothing works any more.
+    /// Calls until all calls fail.
     pub fuse: Option<usize>,
 }
 
@@ -65,7 +65,7 @@ fn put(content: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     content[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// The next of a row of numbers that look random (splitmix64).
+/// The next pseudo-random number (splitmix64).
 fn chance(seed: &mut u64) -> usize {
     *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut value = *seed;
@@ -85,7 +85,7 @@ impl Simulated {
         held(&self.state).faults = faults;
     }
 
-    /// What is there after the power was cut now; faults are gone, too.
+    /// The contents after a power cut now, without faults.
     pub fn power_cut(&self, mut seed: u64) {
         let mut state = held(&self.state);
         let last = state.names.clone();
@@ -113,7 +113,7 @@ impl Simulated {
         (state.locked, state.faults) = (false, Faults::default());
     }
 
-    /// What the next process finds when the one that had these files was killed: all that was written, in files of its own.
+    /// The contents for the next process after this one was killed: a copy of all written data.
     #[must_use]
     pub fn survivor(&self) -> Self {
         let state = held(&self.state);
@@ -136,7 +136,7 @@ impl Simulated {
         held(&self.state).names.iter().map(|(name, node)| (name.clone(), held(node).now.clone())).collect()
     }
 
-    /// A step that may blow the fuse.
+    /// Counts a call, which may fail from the `fuse` on.
     fn step(&self) -> io::Result<MutexGuard<'_, State>> {
         let mut state = held(&self.state);
         match &mut state.faults.fuse {
@@ -264,7 +264,7 @@ impl File for Handle {
         if fails {
             return Err(io::Error::other("the disk did not take it"));
         }
-        // Not all that is there now: of what a sync that failed should have taken, a later one knows nothing.
+        // Not all current data: a sync after a failed one does not include the data of the failed one.
         for (at, bytes) in since {
             match bytes {
                 Some(bytes) => put(safe, at, &bytes),

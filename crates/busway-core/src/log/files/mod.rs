@@ -1,6 +1,6 @@
-//! The files of a log: what it asks of a file system, and the real one.
+//! The file system of a log as a trait, and the real one.
 //!
-//! A file is only grown at its end and cut; what is lost inside may be written again as it was. Names are those inside the log's own folder.
+//! A file only grows at its end or is cut; lost data inside may be restored. Names are relative to the log's folder.
 
 pub mod memory;
 
@@ -14,7 +14,7 @@ const LOCK: &str = "LOCK";
 
 pub trait File: Send + Sync {
     fn size(&self) -> io::Result<u64>;
-    /// As many bytes as there are, up to the size of the buffer.
+    /// Reads the available bytes, up to the size of the buffer.
     fn read_at(&self, out: &mut [u8], at: u64) -> io::Result<usize>;
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
     fn cut(&self, size: u64) -> io::Result<()>;
@@ -23,12 +23,12 @@ pub trait File: Send + Sync {
 }
 
 pub trait Files: Send + Sync {
-    /// Claims the folder until `unlock`; false: somebody else has it.
+    /// Locks the folder until `unlock`; false: another process has locked it.
     fn lock(&self) -> io::Result<bool>;
     fn unlock(&self);
     fn list(&self) -> io::Result<Vec<String>>;
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
-    /// A new, empty file in the place of any that is there.
+    /// Creates an empty file, in place of an existing one.
     fn create(&self, name: &str) -> io::Result<Arc<dyn File>>;
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     fn remove(&self, name: &str) -> io::Result<()>;
@@ -36,7 +36,7 @@ pub trait Files: Send + Sync {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// All bytes of a file from a place on.
+/// Reads all bytes of a file from an offset on.
 pub fn rest(file: &dyn File, at: u64, end: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let size = fill(file, at, end, &mut bytes)?;
@@ -44,7 +44,7 @@ pub fn rest(file: &dyn File, at: u64, end: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The same into a buffer that is used again, and only grows; how many bytes it has now.
+/// As `rest`, into a reused buffer that only grows. Returns the number of bytes.
 pub fn fill(file: &dyn File, at: u64, end: u64, buffer: &mut Vec<u8>) -> io::Result<usize> {
     let size = end.saturating_sub(at) as usize;
     if buffer.len() < size {
@@ -53,7 +53,7 @@ pub fn fill(file: &dyn File, at: u64, end: u64, buffer: &mut Vec<u8>) -> io::Res
     file.read_at(&mut buffer[..size], at)
 }
 
-/// Puts a small file into its place at once and whole.
+/// Replaces a small file atomically.
 pub fn replace(files: &dyn Files, name: &str, bytes: &[u8], sync: bool) -> io::Result<()> {
     let temporary = format!("{name}.tmp");
     let file = files.create(&temporary)?;
@@ -76,7 +76,7 @@ pub struct Real {
 }
 
 impl Real {
-    /// Makes the folder if it isn't there; only this user has access to it and to its files.
+    /// Creates the folder if it is missing. Only this user can access it and its files.
     pub fn new(folder: &Path) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         Ok(Self { folder: folder.into(), lock: std::sync::Mutex::default() })

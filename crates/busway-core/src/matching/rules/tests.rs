@@ -1,4 +1,4 @@
-//! Small cases; the Python tests compare with a model.
+//! Small cases; the Python tests compare the rules with a model.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn expressions() {
         ("payload == b'hello' && text.matches('^h.l+o$') && matches(s, 'b')", Outcome::Holds),
         ("['x', s].exists(y, y.matches('^abc$'))", Outcome::Holds),
         ("s.matches('^b')", Outcome::Fails),
-        // Absent is no match and no error; where the rest decides, it decides.
+        // Absent is neither a match nor an error; the rest of the expression decides.
         ("absent > 3", Outcome::Fails),
         ("fields.absent > 3", Outcome::Fails),
         ("absent > 3 || n == 5", Outcome::Holds),
