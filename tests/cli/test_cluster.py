@@ -185,7 +185,7 @@ async def test_a_node_to_be_mirrored_that_nobody_has_seen(shell, tmp_path, caplo
         bus.subscribe("$bus/cluster/mirror_missing") as happens,
     ):
         assert "'wset'" in (await happens.recv(timeout=20)).text
-        assert "a mirror of 'wset', and no node with that name, guid or address was seen" in caplog.text
+        assert "no node with the name, guid or address 'wset' was seen yet" in caplog.text
         assert "mirror of 'wset': no node with that name, guid or address was seen" in await summary(shell, east)
         told = (await findings(shell, east))["cluster"]
         assert told["state"] == "warn"
@@ -291,7 +291,7 @@ async def test_what_is_wrong_with_mirrors(shell, tmp_path):
             url = east.addresses[0]
             done = await shell.run("cluster", "--take", "south", "--url", url)
             assert done.code == 1
-            assert f"there are those of: {west.guid[:8]}" in done.notes
+            assert f"there are copies of: {west.guid[:8]}" in done.notes
             done = await shell.run("cluster", "--take", "west", "--url", url)
             assert (done.code, done.out) == (0, b"")
             await until(lambda: east._hub.peers.members.ownership.takeovers == 1)

@@ -79,7 +79,7 @@ async def test_json_over_http(shell, tmp_path):
     ("flags", "says"),
     [
         (("--mirror-of", "srv1"), "give --cluster or --servers"),
-        (("--mirror-of", "srv1", "--cluster", "shop"), "folder for its copies"),
+        (("--mirror-of", "srv1", "--cluster", "shop"), "folder for its replicas"),
         (("--mirror-of", "", "--cluster", "shop", "--data", "data"), "is empty"),
         (("--mirror-of", "me", "--name", "me", "--cluster", "shop", "--data", "data"), "is this broker itself"),
         (
@@ -183,9 +183,9 @@ async def test_an_empty_key_of_a_cluster_lets_nobody_in(shell, tmp_path, content
     done = await shell.run(*place, BUSWAY_CLUSTER_KEY=content.decode())
     assert (done.code, done.out) == (2, b""), done.notes
     assert "BUSWAY_CLUSTER_KEY is empty; unset it" in " ".join(done.notes.split())
-    with pytest.raises(ValueError, match="None is for a cluster that everybody may join"):
+    with pytest.raises(ValueError, match="use None for a cluster without a key"):
         busway.Cluster(name="vault", key=content)
-    with pytest.raises(ValueError, match="None is for a cluster that everybody may join"):
+    with pytest.raises(ValueError, match="use None for a cluster without a key"):
         busway.serve(cluster="vault", key=content)
 
 

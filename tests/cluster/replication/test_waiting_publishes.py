@@ -31,12 +31,12 @@ async def test_mirrored_needs_a_mirror(nodes):
     async def named():
         with pytest.raises(busway.Rejected, match="--mirror-of") as refused:
             await there.create_stream("more", ["more/**"], safety="mirrored")
-        return "a client of a can do this" in str(refused.value)
+        return "or ask a, which has a mirror" in str(refused.value)
 
     await eventually(named)
     with pytest.raises(ValueError, match="this broker itself"):
         busway.serve(name="a", data=nodes.folder / "c", cluster=busway.Cluster(mirror_of="a"))
-    with pytest.raises(ValueError, match="folder for its copies"):
+    with pytest.raises(ValueError, match="folder for its replicas"):
         busway.serve(cluster=busway.Cluster(mirror_of="a"))
 
 
