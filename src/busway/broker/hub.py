@@ -207,7 +207,7 @@ class Hub:
         self.retained.forget(conn)
         self.services.forget(conn)
         self.replays.forget(conn)
-        self.channels.forget(conn)
+        self.channels.consumers.forget(conn)
         self.events.forget(conn)
         self.peers.members.forget(conn)
         if session is not None and self.present.get(session.session) is session:
@@ -260,7 +260,7 @@ def _unsubscribed(hub: Hub, event: tuple[Any, ...]) -> Events:
 def _room(hub: Hub, event: tuple[Any, ...]) -> Events:
     hub.retained.room(event[1])
     hub.replays.plan(event[1])
-    hub.channels.room(event[1])
+    hub.channels.consumers.room(event[1])
     hub.peers.members.room(event[1])
     return None
 
@@ -271,7 +271,7 @@ def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:
         log.debug("client %s (%r) closes: %s %s", session.client, session.name, code, text)
         if hub.present.get(session.session) is session:
             hub.retained.left(session.session)
-        hub.channels.left(conn)
+        hub.channels.consumers.left(conn)
         hub.peers.members.closed(conn, code, text)
         session.why = "client"
         session.end()

@@ -325,7 +325,7 @@ class Server:
             await hub.peers.members.stop()
             hub.server_list.leave()
             hub.engine.away()
-            hub.channels.stop_delivering()
+            hub.channels.consumers.stop_delivering()
             hub.flush()
             await self._drain(hub)
             # Clients first: their last messages still have to cross the links.
@@ -392,7 +392,7 @@ class Server:
             quiet, before = arrived == before, arrived
             busy = stats["pending"] or stats["aside_bytes"] or hub.services.asking.pending
             if not busy and hub.loop.time() < patience:
-                busy = hub.streams.storing or hub.channels.acks.pending
+                busy = hub.streams.storing or hub.channels.consumers.acks.pending
             if quiet and not busy and _written(hub):
                 return
             if hub.loop.time() >= self._deadline:

@@ -390,7 +390,7 @@ def test_a_channel_that_can_not_be_taken_back_now_is_asked_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got, over, ready = list[str](), asyncio.Event(), asyncio.Event()
-    joined, refused = Channels._joined, list[float]()
+    joined, refused = Channels.find_or_declare, list[float]()
 
     async def refuse(self: Channels, join: Join) -> ChannelDriver:
         if ready.is_set() and len(refused) < 3:
@@ -398,7 +398,7 @@ def test_a_channel_that_can_not_be_taken_back_now_is_asked_for_again(
             raise busway.StoreFailed("its mirror may stand in for it", code=Code.STORE_FAILED)
         return await joined(self, join)
 
-    monkeypatch.setattr(Channels, "_joined", refuse)
+    monkeypatch.setattr(Channels, "find_or_declare", refuse)
 
     async def consume() -> None:
         async with busway.connect("sim://b1:7420", reconnect=(0.1,)) as bus:

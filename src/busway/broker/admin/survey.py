@@ -53,8 +53,8 @@ class NodeAnswer(NamedTuple):
 
 def own_figures(hub: "Hub", driver: ChannelDriver) -> dict[str, Any]:
     """The figures of this broker's part. A consumer counts only at its own node, although it consumes at every node."""
-    outlets = hub.channels.outlets
-    consumers = sum(conn not in outlets for conn, _ in driver.consumers)
+    links = hub.channels.consumers.node_sinks
+    consumers = sum(conn not in links for conn, _ in driver.consumers)
     return driver.figures() | {"consumers": consumers}
 
 

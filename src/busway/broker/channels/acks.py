@@ -100,16 +100,18 @@ class Acks:
         (answer,) = driver.machine.acks.renew(who, driver.now)
         assert isinstance(answer, AckResult)
         held = answer.good
-        if who[0] not in self._hub.channels.outlets:
+        if who[0] not in self._hub.channels.consumers.node_sinks:
             held += self._peers.renew(who)
         lease = min(int(driver.machine.config.lease * 1000 + 0.999), _LONGEST)
-        self._hub.channels.outlet(who).result(who, call, Code.OK, lease << 32 | min(held, _LONGEST), "")
+        self._hub.channels.consumers.sink(who).result(who, call, Code.OK, lease << 32 | min(held, _LONGEST), "")
 
     def _answer(self, who: Who, call: int, good: int, left: list[Span]) -> None:
         if left:
-            self._hub.channels.outlet(who).result(who, call, Code.ACK_LATE, good, msgspec.json.encode(left).decode())
+            self._hub.channels.consumers.sink(who).result(
+                who, call, Code.ACK_LATE, good, msgspec.json.encode(left).decode()
+            )
         else:
-            self._hub.channels.outlet(who).result(who, call, Code.OK, good, "")
+            self._hub.channels.consumers.sink(who).result(who, call, Code.OK, good, "")
 
     def _answer_later(
         self,
@@ -125,7 +127,7 @@ class Acks:
             return  # the connection has ended, and another one may have its number
         error = None if written.cancelled() else written.exception()
         if isinstance(error, BusError):
-            self._hub.channels.outlet(who).result(who, call, error.code, 0, error.reason)
+            self._hub.channels.consumers.sink(who).result(who, call, error.code, 0, error.reason)
         else:
             self._answer(who, call, good, left)
         self._hub.flush()

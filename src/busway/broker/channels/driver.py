@@ -139,7 +139,7 @@ class ChannelDriver:
         """Report to drained consumers that there are messages; once, until they take again."""
         drained, self.drained = self.drained, set()
         for who in drained & self.consumers:
-            self._hub.channels.outlet(who).more(who)
+            self._hub.channels.consumers.sink(who).more(who)
 
     def catch_up(self) -> None:
         """Pass the bounds of the stream to the machine. A stream in memory drops old messages without notice."""
@@ -226,7 +226,7 @@ class ChannelDriver:
         if isinstance(action, TakeDone):
             if action.consumer in self.consumers:
                 got = action.got - min(self._short.pop(action.consumer, 0), action.got)
-                self._hub.channels.taken(action.consumer, action.number, got)
+                self._hub.channels.consumers.taken(action.consumer, action.number, got)
         elif isinstance(action, ReportLost):
             self._report_lost(action)
         elif isinstance(action, Rewound):
@@ -263,7 +263,7 @@ class ChannelDriver:
     def _deliver(self, action: Deliver) -> bool:
         """Deliver records, block by block."""
         who, spans, deliveries = action
-        outlet = self._hub.channels.outlet(who)
+        sink = self._hub.channels.consumers.sink(who)
         lost: list[Span] = []
         rest = deque(spans)
         while rest and who in self.consumers:
@@ -283,12 +283,12 @@ class ChannelDriver:
             if not parts:  # the stream has none of the remaining messages any more
                 lost += rest
                 break
-            lost += outlet.hand(who, self.stream.number, block, parts, deliveries)
+            lost += sink.hand(who, self.stream.number, block, parts, deliveries)
         self._todo.popleft()
         self._skip(who, lost)
-        if not outlet.has_room(who):
+        if not sink.has_room(who):
             self.machine.stop(who)
-            outlet.want_room(who)
+            sink.want_room(who)
         return True
 
     def _skip(self, who: Who, spans: list[Span]) -> None:
@@ -326,9 +326,9 @@ class ChannelDriver:
         if not action.before:
             log.warning("stream %r dropped %d messages that channel %r had not finished", name, count, self.name)
         for who in self.consumers if action.consumer is None else self.consumers & {action.consumer}:
-            outlet = self._hub.channels.outlet(who)
+            sink = self._hub.channels.consumers.sink(who)
             for start, many in action.spans:
-                outlet.gap(who, self.stream.number, start, start + many)
+                sink.gap(who, self.stream.number, start, start + many)
 
     # Blocks.
 

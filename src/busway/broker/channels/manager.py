@@ -1,12 +1,12 @@
 """All channels of a broker: opens, declares, moves and removes them, and gives them the time.
 
-The hub passes the frames of consumers and the events of streams to this module.
+The hub passes the events of streams to this module, and the frames of consumers to `consuming`.
 """
 
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -15,23 +15,20 @@ import msgspec
 
 from busway._core import block_records
 from busway.broker.channels import frames
-from busway.broker.channels.acks import Acks
+from busway.broker.channels.consuming import ChannelConsumers
 from busway.broker.channels.dead_letters.move import DeadLetters
 from busway.broker.channels.driver import ChannelDriver, ProgressLog
 from busway.broker.channels.frames import Join
 from busway.broker.channels.journal import Journal
 from busway.broker.channels.ownership import Ownership
-from busway.broker.channels.sinks import ClientSink, Sink
-from busway.broker.channels.state.consumers import Who
 from busway.broker.channels.state.progress import ChannelConfig, ChannelState, Created, Deleted, States
 from busway.broker.streams.stream import Stream, native
 from busway.common import environment
-from busway.errors import BusError, Code, LimitExceeded, OutOfRange, Rejected, StoreFailed
+from busway.errors import Code, LimitExceeded, OutOfRange, Rejected
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
     from busway.broker.peers import ChannelPeers, Members
-    from busway.broker.session import Session
 
 log = logging.getLogger("busway.broker")
 
@@ -79,21 +76,10 @@ class Channels:
         """The channels of each stream: by the number of the stream and the name of the channel."""
         self.journals: dict[int, ProgressLog] = {}
         """The channel journal of each stream, by the number of the stream."""
-        self._consumed: dict[int, dict[int, ChannelDriver]] = {}
-        """The consumed channels: by connection and the number that the connection has given the channel."""
-        self._joining: dict[Who, int] = {}
-        """Consumers whose join is in progress, with the call number of their CHANNEL frame."""
         self._dead_letters = DeadLetters(hub)
-        self._clients = ClientSink(hub, peers)
-        self.outlets: dict[int, Sink] = {}
-        """The sinks of links to other nodes, by connection. All other connections are clients."""
-        self._shared_takes: dict[tuple[Who, int], Callable[[int], None]] = {}
-        """Takes that are part of a take from several nodes, with the function that gets their count."""
         self._alarms: list[tuple[float, int, ChannelDriver]] = []
         self._serial = count()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
-        self.acks = Acks(hub, peers)
+        self.consumers = ChannelConsumers(hub, self, peers, members)
         self.ownership = Ownership(self)
 
     # Streams.
@@ -122,8 +108,7 @@ class Channels:
 
     async def close(self) -> None:
         self._dead_letters.stop()
-        for task in list(self._tasks):
-            task.cancel()
+        self.consumers.close()
         for journal in self.journals.values():
             await journal.stop()
 
@@ -316,152 +301,7 @@ class Channels:
         driver.do(driver.machine.open(stream.first, stream.safe, driver.now, copy=lacks))
         return driver
 
-    def await_consumer(self, driver: ChannelDriver) -> None:
-        """Start the grace period of a channel without consumers. One with `delete_on_leave` is deleted at its end."""
-        driver.machine.alone(driver.now + self._hub.settings.grace)
-        self._set_alarm(driver)
-
-    def end(self, driver: ChannelDriver, code: Code, text: str) -> None:
-        """End a channel for all its consumers."""
-        driver.end()
-        self.channels.get(driver.stream.number, {}).pop(driver.name, None)
-        for conn, number in list(driver.consumers):
-            self._consumed.get(conn, {}).pop(number, None)
-            self.outlet((conn, number)).ended((conn, number), code, text)
-            if conn not in self.outlets:
-                self._peers.left((conn, number))
-        driver.consumers.clear()
-
-    def outlet(self, who: Who) -> Sink:
-        """The sink of a consumer."""
-        return self.outlets.get(who[0], self._clients)
-
-    def taken(self, who: Who, number: int, got: int) -> None:
-        """Answer a take that has ended with so many messages."""
-        if (finish := self._shared_takes.pop((who, number), None)) is not None:
-            finish(got)
-        else:
-            self.outlet(who).result(who, number, Code.OK, got, "")
-
-    # Frames.
-
-    def frame(self, conn: int, kind: int, number: int, call: int, rest: bytes) -> None:
-        """Handle a CHANNEL, UNCHANNEL, TAKE, ACK or NACK frame."""
-        try:
-            if kind == frames.CHANNEL:
-                self._begin((conn, number), call, frames.join_of(rest))
-                return
-            if (driver := self._consumed.get(conn, {}).get(number)) is None:
-                if kind == frames.UNCHANNEL:  # the channel has ended, or its join is not finished
-                    self._joining.pop((conn, number), None)
-                    self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
-                    return
-                raise Rejected("this connection does not consume that channel; join it first", code=Code.NO_CHANNEL)
-            if kind == frames.UNCHANNEL:
-                self._leave((conn, number), driver, lost=rest == frames.LOST)
-                self.outlet((conn, number)).result((conn, number), call, Code.OK, 0, "")
-            elif kind == frames.TAKE:
-                self._take((conn, number), driver, call, frames.take_of(rest))
-            elif kind == frames.NACK:
-                self._nacked((conn, number), driver, call, frames.nack_of(rest))
-            else:
-                self._acked((conn, number), driver, call, rest)
-        except BusError as error:
-            self.outlet((conn, number)).result((conn, number), call, error.code, 0, error.reason)
-
-    def _acked(self, who: Who, driver: ChannelDriver, call: int, rest: bytes) -> None:
-        """Handle an ACK: for messages of this broker, or of another node of the cluster."""
-        guid, entries = frames.entries_of(rest)
-        if self._is_here(who, guid):
-            self._acknowledge(who, lambda: self.acks.settle(who, driver, call, entries))
-        elif self._members.clustered:
-            self._peers.acknowledge(who, guid or "", call, frames.ACK, rest[frames.GUID :])
-
-    def _nacked(self, who: Who, driver: ChannelDriver, call: int, nack: "frames.Nack") -> None:
-        """Handle a NACK: for messages of this broker, or of another node of the cluster."""
-        if self._is_here(who, nack.broker or None):
-            self._acknowledge(who, lambda: self.acks.fail(who, driver, call, nack))
-        elif self._members.clustered:
-            rest = msgspec.msgpack.encode(msgspec.structs.replace(nack, broker=""))
-            self._peers.acknowledge(who, nack.broker, call, frames.NACK, rest)
-
-    def _is_here(self, who: Who, guid: str | None) -> bool:
-        """True if this broker has stored the messages. Raises StoreFailed if `guid` is not a known node."""
-        if guid is None or guid == self._hub.guid:
-            return True
-        if not self._members.clustered or who[0] in self.outlets:
-            raise StoreFailed(f"the broker {guid} has stored the message and is not known here; it may be redelivered")
-        return False
-
-    def _acknowledge(self, who: Who, work: Callable[[], None]) -> None:
-        work()
-        if who[0] not in self.outlets:
-            self._peers.acknowledged_here(who)
-
-    def _begin(self, who: Who, call: int, join: Join) -> None:
-        conn, number = who
-        driver = self._consumed.get(conn, {}).get(number)
-        if (
-            driver is not None
-            and join.again
-            and (driver.stream.config.name, driver.name) == (join.stream, join.channel)
-        ):
-            self.window(who, join.window)
-            if conn not in self.outlets:
-                self._peers.joined(who, join, driver)
-            self.outlet(who).result(who, call, Code.OK, driver.machine.floor, "")
-            return
-        if driver is not None or who in self._joining:
-            raise Rejected(f"the connection consumes a channel with number {number} already", code=Code.DUPLICATE)
-        self._check_room(conn)
-        self._joining[who] = call
-        self._spawn(self._join(self._hub.sessions.get(conn), who, call, join))
-
-    def _check_room(self, conn: int) -> None:
-        if conn not in self.outlets and len(self._consumed.get(conn, ())) >= (most := self._hub.settings.subscriptions):
-            reason = f"the connection consumes {most} channels, which is the limit; leave one first"
-            raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
-
-    async def _join(self, session: "Session | None", who: Who, call: int, join: Join) -> None:
-        driver: ChannelDriver | None = None
-        try:
-            driver = await self._joined(join)
-            if session is None or session.conn >= 0:
-                self._enter(driver, who, call, join)
-        except BusError as error:
-            if session is None or session.conn >= 0:
-                self.outlet(who).result(who, call, error.code, 0, error.reason)
-        except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
-            self._hub.unexpected(error, session, "a channel")
-        finally:
-            if self._joining.get(who) == call:
-                del self._joining[who]
-            if driver is not None and not driver.consumers:
-                self.await_consumer(driver)
-            self._hub.flush()
-
-    def _enter(self, driver: ChannelDriver, who: Who, call: int, join: Join) -> None:
-        conn, number = who
-        if self._joining.get(who) != call or driver.over:
-            raise Rejected(f"the channel {join.channel!r} was left or removed during the join", code=Code.NO_CHANNEL)
-        self._check_room(conn)  # again: several joins may have been in progress
-        driver.catch_up()
-        session = self._hub.sessions.get(conn)
-        actions = driver.machine.join(who, join.window, driver.now, "" if session is None else session.name)
-        if self._stopping:
-            driver.machine.stop(who)
-        driver.consumers.add(who)
-        if conn in self.outlets:
-            driver.drained.add(who)
-        self._consumed.setdefault(conn, {})[number] = driver
-        if not driver.stream.copied:
-            self._hub.engine.follow_stream(driver.stream.number, yes=True)
-        self.outlet(who).result(who, call, Code.OK, driver.machine.floor, "")
-        if conn not in self.outlets:
-            self._peers.joined(who, join, driver)
-        driver.do(actions)
-
-    async def _joined(self, join: Join) -> ChannelDriver:
+    async def find_or_declare(self, join: Join) -> ChannelDriver:
         """Find or create the channel for this request. Raises ChannelBusy if it is exclusive and has a consumer."""
         stream = self._stream(join)
         found = self.channels.get(stream.number, {}).get(join.channel)
@@ -482,83 +322,16 @@ class Channels:
             return self._hub.streams.get(join.stream)
         return self.ownership.get(join.part, join.stream)
 
-    def _leave(self, who: Who, driver: ChannelDriver, *, lost: bool = False, grace: float = 0.0) -> None:
-        self._consumed.get(who[0], {}).pop(who[1], None)
-        for key in [key for key in self._shared_takes if key[0] == who]:
-            del self._shared_takes[key]
-        if who[0] not in self.outlets:
-            self._peers.left(who, lost=lost)
-        driver.left(who)
-        driver.do(driver.machine.leave(who, driver.now, lost=lost, grace=grace))
-        number = driver.stream.number
-        if not driver.stream.copied and not any(one.consumers for one in self.channels.get(number, {}).values()):
-            self._hub.engine.follow_stream(number, yes=number in self._hub.watched)
+    def await_consumer(self, driver: ChannelDriver) -> None:
+        """Start the grace period of a channel without consumers. One with `delete_on_leave` is deleted at its end."""
+        driver.machine.alone(driver.now + self._hub.settings.grace)
+        self._set_alarm(driver)
 
-    def _take(self, who: Who, driver: ChannelDriver, call: int, take: "frames.Take | int") -> None:
-        machine = driver.machine
-        if who[0] in self.outlets:
-            driver.drained.add(who)
-        elif self._peers.take(who, call, take):
-            return
-        if isinstance(take, int):
-            driver.do(machine.cancel_take(who, take, driver.now))
-        elif machine.takes(who) >= (most := self._hub.settings.pending):
-            reason = f"the consumer has {most} takes pending, which is the limit; await one first"
-            raise LimitExceeded(reason, code=Code.TOO_MANY_PENDING)
-        else:
-            driver.do(machine.take(who, call, take.most, take.timeout, driver.now, whole=take.whole))
-
-    def take_here(self, who: Who, number: int, most: int, finish: Callable[[int], None]) -> None:
-        """Deliver up to so many of this broker's messages at once, as part of a take from several nodes.
-
-        `finish` is called with the number of messages delivered.
-        """
-        driver = self._consumed.get(who[0], {}).get(who[1])
-        if driver is None:
-            finish(0)
-            return
-        self._shared_takes[who, number] = finish
-        driver.drained.add(who)
-        driver.do(driver.machine.take(who, number, most, 0.0, driver.now))
-
-    def in_flight(self, who: Who) -> int:
-        """The number of messages that a consumer has in flight."""
-        driver = self._consumed.get(who[0], {}).get(who[1])
-        return 0 if driver is None else driver.machine.count_in_flight(who)
-
-    def window(self, who: Who, window: int) -> None:
-        """Set how many of this broker's messages a consumer may have in flight."""
-        if (driver := self._consumed.get(who[0], {}).get(who[1])) is not None:
-            driver.do(driver.machine.join(who, window, driver.now))
-
-    # Connections.
-
-    def room(self, conn: int) -> None:
-        """Resume delivery to a connection that has room in its outbox again."""
-        if self._stopping:
-            return
-        for number, driver in list(self._consumed.get(conn, {}).items()):
-            driver.do(driver.machine.unstop((conn, number), driver.now))
-
-    def stop_delivering(self) -> None:
-        """Deliver no more messages, because the broker is about to stop. Consumers can still acknowledge."""
-        self._stopping = True
-        for conn, consumed in self._consumed.items():
-            for number, driver in consumed.items():
-                driver.machine.stop((conn, number))
-
-    def left(self, conn: int) -> None:
-        """A client closes its connection: it leaves all its channels."""
-        for number, driver in list(self._consumed.get(conn, {}).items()):
-            self._leave((conn, number), driver)
-
-    def forget(self, conn: int) -> None:
-        """A connection was lost: its messages are redelivered to other consumers. The client may come back."""
-        for number, driver in list(self._consumed.get(conn, {}).items()):
-            self._leave((conn, number), driver, lost=True, grace=self._hub.settings.grace)
-        self._consumed.pop(conn, None)
-        for who in [who for who in self._joining if who[0] == conn]:
-            del self._joining[who]
+    def end(self, driver: ChannelDriver, code: Code, text: str) -> None:
+        """End a channel for all its consumers."""
+        driver.end()
+        self.channels.get(driver.stream.number, {}).pop(driver.name, None)
+        self.consumers.end(driver, code, text)
 
     # Time.
 
@@ -584,11 +357,11 @@ class Channels:
         Those nodes manage the windows of their consumers, and don't see a lease end.
         """
         machine = driver.machine
-        had = {who: machine.count_in_flight(who) for who in driver.consumers if who[0] in self.outlets}
+        had = {who: machine.count_in_flight(who) for who in driver.consumers if who[0] in self.consumers.node_sinks}
         yield
         for who, before in had.items():
             if machine.count_in_flight(who) < before:
-                self.outlet(who).more(who)
+                self.consumers.sink(who).more(who)
 
     def _set_alarm(self, driver: ChannelDriver) -> None:
         when = driver.machine.deadline()
@@ -596,11 +369,6 @@ class Channels:
             driver.alarm_at = when
             heapq.heappush(self._alarms, (when, next(self._serial), driver))
             self._hub.clock.arm()
-
-    def _spawn(self, work: Any) -> None:
-        task = self._hub.loop.create_task(work, name="busway channel")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # What the hub's table calls.
 
@@ -633,7 +401,7 @@ def _offset(stream: Stream, offset: int) -> int:
 
 
 def frame(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.channels.frame(*event[1:])
+    hub.channels.consumers.frame(*event[1:])
 
 
 def own(hub: "Hub", event: tuple[Any, ...]) -> None:

@@ -1,6 +1,6 @@
 """Hosts consumers of other nodes at the channels of this node.
 
-The mesh calls it for frames and links; it is an outlet of the broker's channels. A remote consumer has no window: its
+The mesh calls it for frames and links; it is a sink of the broker's channels. A remote consumer has no window: its
 node takes messages when its client has room, and this node announces new messages. So a message is delivered to one
 consumer of the whole cluster and is never buffered in between.
 """
@@ -42,14 +42,14 @@ class ConsumerHost(NodeProtocolHandler):
 
     def prepare(self) -> None:
         """The broker's channels are open: deliver to this node's own consumers of replicated channels."""
-        self._hub.channels.outlets[SELF] = self
+        self._hub.channels.consumers.node_sinks[SELF] = self
 
     def opened(self, conn: int, node: Node) -> None:  # noqa: ARG002 - every node may have consumers
-        self._hub.channels.outlets[conn] = self
+        self._hub.channels.consumers.node_sinks[conn] = self
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002 - it is the same whenever
-        self._hub.channels.forget(conn)
-        self._hub.channels.outlets.pop(conn, None)
+        self._hub.channels.consumers.forget(conn)
+        self._hub.channels.consumers.node_sinks.pop(conn, None)
 
     def heard_here(self, number: int, body: bytes) -> None:
         """Handle a frame of a consumer of this node."""
@@ -64,9 +64,9 @@ class ConsumerHost(NodeProtocolHandler):
             raise Stranger(f"invalid frame of a remote consumer: {error}") from error
         if frame not in _KINDS or not 0 <= consumer < 1 << 32:
             raise Stranger(f"unexpected frame {frame:#x} of remote consumer {consumer}")
-        self._hub.channels.frame(conn, frame, consumer, number, rest)
+        self._hub.channels.consumers.frame(conn, frame, consumer, number, rest)
 
-    # As an outlet.
+    # As a sink.
 
     def hand(self, who: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:  # noqa: ARG002
         now = environment.time_ns()
@@ -90,7 +90,7 @@ class ConsumerHost(NodeProtocolHandler):
         self._hub.engine.want_room(who[0])
 
     def result(self, who: Who, call: int, code: int, value: int, text: str) -> None:
-        flight = self._hub.channels.in_flight(who)
+        flight = self._hub.channels.consumers.in_flight(who)
         self._send(who[0], ANSWERED, call, (who[1], int(code), value, text, flight))
 
     def gap(self, who: Who, stream: int, begin: int, end: int) -> None:  # noqa: ARG002 - the consumer knows its stream
@@ -100,7 +100,7 @@ class ConsumerHost(NodeProtocolHandler):
         self._send_to(who, ENDED, int(code), text)
 
     def more(self, who: Who) -> None:
-        self._send_to(who, MORE, self._hub.channels.in_flight(who))
+        self._send_to(who, MORE, self._hub.channels.consumers.in_flight(who))
 
     def _send_to(self, who: Who, kind: int, *values: Any) -> None:
         self._send(who[0], kind, who[1], values)

@@ -234,7 +234,7 @@ class RemoteConsumers(NodeProtocolHandler):
     async def _take_here(self, consumer: _Consumer, most: int) -> int:
         taken: asyncio.Future[int] = self._hub.loop.create_future()
         self._takes -= 1  # numbers that no client uses
-        self._hub.channels.take_here(consumer.who, self._takes, most, _resolver(taken))
+        self._hub.channels.consumers.take_here(consumer.who, self._takes, most, _resolver(taken))
         self._hub.flush()
         return await taken
 
@@ -393,7 +393,7 @@ class RemoteConsumers(NodeProtocolHandler):
             self._hub.engine.want_room(*who)
             return
         if not ready:
-            self._hub.channels.window(who, max(window - remote_count, 0))
+            self._hub.channels.consumers.window(who, max(window - remote_count, 0))
             return
         parties: list[_RemoteChannel | None] = [*ready, None] if machine.more else [*ready]
         divided = shares(window - local_count - remote_count, parties, consumer.turn)
@@ -401,7 +401,7 @@ class RemoteConsumers(NodeProtocolHandler):
         for remote in ready:
             if count := divided.get(remote, 0):
                 self._take_remote(remote, count, lambda _: self._divide(consumer))
-        self._hub.channels.window(who, local_count + divided.get(None, 0))
+        self._hub.channels.consumers.window(who, local_count + divided.get(None, 0))
 
     def _take_remote(self, remote: _RemoteChannel, most: int, got: Callable[[int], object]) -> None:
         remote.granted, remote.ready = most, False

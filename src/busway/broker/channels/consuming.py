@@ -1,0 +1,276 @@
+"""The consumers of channels: they join, leave, take and acknowledge by frames.
+
+The hub passes the frames of clients to this module, and `cluster.channels` those of other nodes.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from busway.broker.channels import frames
+from busway.broker.channels.acks import Acks
+from busway.broker.channels.driver import ChannelDriver
+from busway.broker.channels.frames import Join
+from busway.broker.channels.sinks import ClientSink, Sink
+from busway.broker.channels.state.consumers import Who
+from busway.errors import BusError, Code, LimitExceeded, Rejected, StoreFailed
+
+if TYPE_CHECKING:
+    from busway.broker.channels.manager import Channels
+    from busway.broker.hub import Hub
+    from busway.broker.peers import ChannelPeers, Members
+    from busway.broker.session import Session
+
+
+class ChannelConsumers:
+    """The consumers of all channels of one hub."""
+
+    def __init__(self, hub: "Hub", channels: "Channels", peers: "ChannelPeers", members: "Members") -> None:
+        self._hub = hub
+        self._channels = channels
+        self._peers = peers
+        self._members = members
+        self._consumed: dict[int, dict[int, ChannelDriver]] = {}
+        """The consumed channels: by connection and the number that the connection has given the channel."""
+        self._joining: dict[Who, int] = {}
+        """Consumers whose join is in progress, with the call number of their CHANNEL frame."""
+        self._clients = ClientSink(hub, peers)
+        self.node_sinks: dict[int, Sink] = {}
+        """The sinks of links to other nodes, by connection. All other connections are clients."""
+        self._shared_takes: dict[tuple[Who, int], Callable[[int], None]] = {}
+        """Takes that are part of a take from several nodes, with the function that gets their count."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self.acks = Acks(hub, peers)
+
+    def close(self) -> None:
+        """Cancel all joins in progress."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def end(self, driver: ChannelDriver, code: Code, text: str) -> None:
+        """Remove and inform all consumers of a channel that has ended."""
+        for conn, number in list(driver.consumers):
+            self._consumed.get(conn, {}).pop(number, None)
+            self.sink((conn, number)).ended((conn, number), code, text)
+            if conn not in self.node_sinks:
+                self._peers.left((conn, number))
+        driver.consumers.clear()
+
+    def sink(self, who: Who) -> Sink:
+        """The sink of a consumer."""
+        return self.node_sinks.get(who[0], self._clients)
+
+    def taken(self, who: Who, number: int, got: int) -> None:
+        """Answer a take that has ended with so many messages."""
+        if (finish := self._shared_takes.pop((who, number), None)) is not None:
+            finish(got)
+        else:
+            self.sink(who).result(who, number, Code.OK, got, "")
+
+    # Frames.
+
+    def frame(self, conn: int, kind: int, number: int, call: int, rest: bytes) -> None:
+        """Handle a CHANNEL, UNCHANNEL, TAKE, ACK or NACK frame."""
+        try:
+            if kind == frames.CHANNEL:
+                self._begin((conn, number), call, frames.join_of(rest))
+                return
+            if (driver := self._consumed.get(conn, {}).get(number)) is None:
+                if kind == frames.UNCHANNEL:  # the channel has ended, or its join is not finished
+                    self._joining.pop((conn, number), None)
+                    self.sink((conn, number)).result((conn, number), call, Code.OK, 0, "")
+                    return
+                raise Rejected("this connection does not consume that channel; join it first", code=Code.NO_CHANNEL)
+            if kind == frames.UNCHANNEL:
+                self._leave((conn, number), driver, lost=rest == frames.LOST)
+                self.sink((conn, number)).result((conn, number), call, Code.OK, 0, "")
+            elif kind == frames.TAKE:
+                self._take((conn, number), driver, call, frames.take_of(rest))
+            elif kind == frames.NACK:
+                self._nacked((conn, number), driver, call, frames.nack_of(rest))
+            else:
+                self._acked((conn, number), driver, call, rest)
+        except BusError as error:
+            self.sink((conn, number)).result((conn, number), call, error.code, 0, error.reason)
+
+    def _acked(self, who: Who, driver: ChannelDriver, call: int, rest: bytes) -> None:
+        """Handle an ACK: for messages of this broker, or of another node of the cluster."""
+        guid, entries = frames.entries_of(rest)
+        if self._is_here(who, guid):
+            self._acknowledge(who, lambda: self.acks.settle(who, driver, call, entries))
+        elif self._members.clustered:
+            self._peers.acknowledge(who, guid or "", call, frames.ACK, rest[frames.GUID :])
+
+    def _nacked(self, who: Who, driver: ChannelDriver, call: int, nack: "frames.Nack") -> None:
+        """Handle a NACK: for messages of this broker, or of another node of the cluster."""
+        if self._is_here(who, nack.broker or None):
+            self._acknowledge(who, lambda: self.acks.fail(who, driver, call, nack))
+        elif self._members.clustered:
+            rest = msgspec.msgpack.encode(msgspec.structs.replace(nack, broker=""))
+            self._peers.acknowledge(who, nack.broker, call, frames.NACK, rest)
+
+    def _is_here(self, who: Who, guid: str | None) -> bool:
+        """True if this broker has stored the messages. Raises StoreFailed if `guid` is not a known node."""
+        if guid is None or guid == self._hub.guid:
+            return True
+        if not self._members.clustered or who[0] in self.node_sinks:
+            raise StoreFailed(f"the broker {guid} has stored the message and is not known here; it may be redelivered")
+        return False
+
+    def _acknowledge(self, who: Who, work: Callable[[], None]) -> None:
+        work()
+        if who[0] not in self.node_sinks:
+            self._peers.acknowledged_here(who)
+
+    def _begin(self, who: Who, call: int, join: Join) -> None:
+        conn, number = who
+        driver = self._consumed.get(conn, {}).get(number)
+        if (
+            driver is not None
+            and join.again
+            and (driver.stream.config.name, driver.name) == (join.stream, join.channel)
+        ):
+            self.window(who, join.window)
+            if conn not in self.node_sinks:
+                self._peers.joined(who, join, driver)
+            self.sink(who).result(who, call, Code.OK, driver.machine.floor, "")
+            return
+        if driver is not None or who in self._joining:
+            raise Rejected(f"the connection consumes a channel with number {number} already", code=Code.DUPLICATE)
+        self._check_room(conn)
+        self._joining[who] = call
+        self._spawn(self._join(self._hub.sessions.get(conn), who, call, join))
+
+    def _check_room(self, conn: int) -> None:
+        if conn not in self.node_sinks and len(self._consumed.get(conn, ())) >= (
+            most := self._hub.settings.subscriptions
+        ):
+            reason = f"the connection consumes {most} channels, which is the limit; leave one first"
+            raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
+
+    async def _join(self, session: "Session | None", who: Who, call: int, join: Join) -> None:
+        driver: ChannelDriver | None = None
+        try:
+            driver = await self._channels.find_or_declare(join)
+            if session is None or session.conn >= 0:
+                self._enter(driver, who, call, join)
+        except BusError as error:
+            if session is None or session.conn >= 0:
+                self.sink(who).result(who, call, error.code, 0, error.reason)
+        except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
+            self._hub.unexpected(error, session, "a channel")
+        finally:
+            if self._joining.get(who) == call:
+                del self._joining[who]
+            if driver is not None and not driver.consumers:
+                self._channels.await_consumer(driver)
+            self._hub.flush()
+
+    def _enter(self, driver: ChannelDriver, who: Who, call: int, join: Join) -> None:
+        conn, number = who
+        if self._joining.get(who) != call or driver.over:
+            raise Rejected(f"the channel {join.channel!r} was left or removed during the join", code=Code.NO_CHANNEL)
+        self._check_room(conn)  # again: several joins may have been in progress
+        driver.catch_up()
+        session = self._hub.sessions.get(conn)
+        actions = driver.machine.join(who, join.window, driver.now, "" if session is None else session.name)
+        if self._stopping:
+            driver.machine.stop(who)
+        driver.consumers.add(who)
+        if conn in self.node_sinks:
+            driver.drained.add(who)
+        self._consumed.setdefault(conn, {})[number] = driver
+        if not driver.stream.copied:
+            self._hub.engine.follow_stream(driver.stream.number, yes=True)
+        self.sink(who).result(who, call, Code.OK, driver.machine.floor, "")
+        if conn not in self.node_sinks:
+            self._peers.joined(who, join, driver)
+        driver.do(actions)
+
+    def _leave(self, who: Who, driver: ChannelDriver, *, lost: bool = False, grace: float = 0.0) -> None:
+        self._consumed.get(who[0], {}).pop(who[1], None)
+        for key in [key for key in self._shared_takes if key[0] == who]:
+            del self._shared_takes[key]
+        if who[0] not in self.node_sinks:
+            self._peers.left(who, lost=lost)
+        driver.left(who)
+        driver.do(driver.machine.leave(who, driver.now, lost=lost, grace=grace))
+        number = driver.stream.number
+        if not driver.stream.copied and not any(
+            one.consumers for one in self._channels.channels.get(number, {}).values()
+        ):
+            self._hub.engine.follow_stream(number, yes=number in self._hub.watched)
+
+    def _take(self, who: Who, driver: ChannelDriver, call: int, take: "frames.Take | int") -> None:
+        machine = driver.machine
+        if who[0] in self.node_sinks:
+            driver.drained.add(who)
+        elif self._peers.take(who, call, take):
+            return
+        if isinstance(take, int):
+            driver.do(machine.cancel_take(who, take, driver.now))
+        elif machine.takes(who) >= (most := self._hub.settings.pending):
+            reason = f"the consumer has {most} takes pending, which is the limit; await one first"
+            raise LimitExceeded(reason, code=Code.TOO_MANY_PENDING)
+        else:
+            driver.do(machine.take(who, call, take.most, take.timeout, driver.now, whole=take.whole))
+
+    def take_here(self, who: Who, number: int, most: int, finish: Callable[[int], None]) -> None:
+        """Deliver up to so many of this broker's messages at once, as part of a take from several nodes.
+
+        `finish` is called with the number of messages delivered.
+        """
+        driver = self._consumed.get(who[0], {}).get(who[1])
+        if driver is None:
+            finish(0)
+            return
+        self._shared_takes[who, number] = finish
+        driver.drained.add(who)
+        driver.do(driver.machine.take(who, number, most, 0.0, driver.now))
+
+    def in_flight(self, who: Who) -> int:
+        """The number of messages that a consumer has in flight."""
+        driver = self._consumed.get(who[0], {}).get(who[1])
+        return 0 if driver is None else driver.machine.count_in_flight(who)
+
+    def window(self, who: Who, window: int) -> None:
+        """Set how many of this broker's messages a consumer may have in flight."""
+        if (driver := self._consumed.get(who[0], {}).get(who[1])) is not None:
+            driver.do(driver.machine.join(who, window, driver.now))
+
+    # Connections.
+
+    def room(self, conn: int) -> None:
+        """Resume delivery to a connection that has room in its outbox again."""
+        if self._stopping:
+            return
+        for number, driver in list(self._consumed.get(conn, {}).items()):
+            driver.do(driver.machine.unstop((conn, number), driver.now))
+
+    def stop_delivering(self) -> None:
+        """Deliver no more messages, because the broker is about to stop. Consumers can still acknowledge."""
+        self._stopping = True
+        for conn, consumed in self._consumed.items():
+            for number, driver in consumed.items():
+                driver.machine.stop((conn, number))
+
+    def left(self, conn: int) -> None:
+        """A client closes its connection: it leaves all its channels."""
+        for number, driver in list(self._consumed.get(conn, {}).items()):
+            self._leave((conn, number), driver)
+
+    def forget(self, conn: int) -> None:
+        """A connection was lost: its messages are redelivered to other consumers. The client may come back."""
+        for number, driver in list(self._consumed.get(conn, {}).items()):
+            self._leave((conn, number), driver, lost=True, grace=self._hub.settings.grace)
+        self._consumed.pop(conn, None)
+        for who in [who for who in self._joining if who[0] == conn]:
+            del self._joining[who]
+
+    def _spawn(self, work: Any) -> None:
+        task = self._hub.loop.create_task(work, name="busway channel")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
