@@ -13,9 +13,9 @@ from weakref import ref
 
 from busway.client import bus as asynchronous
 from busway.client.channels.acks import AckOutcome
-from busway.client.channels.admin import ChannelOptions, kind_and_names
+from busway.client.channels.admin import ChannelOptions, ChannelSettings, kind_and_names
 from busway.client.channels.channel import Channel as AsyncChannel
-from busway.client.channels.dead_letters import LAST, Progress, Since
+from busway.client.channels.dead_letters import LAST, ListOptions, Progress, RedriveOptions, Since
 from busway.client.channels.positions import Start
 from busway.client.connection.delegates import ChannelProperties
 from busway.client.typed_wrappers.channel import handling, reading
@@ -160,11 +160,15 @@ class Channel(Registration, ChannelProperties):
         """Move the channel to another position, for all its consumers. Returns the offset."""
         return self._portal.call(lambda: self._inner.seek(start))
 
-    def dead(self, **chosen: Any) -> list[DeadLetter]:
+    def dead(self, **chosen: "Unpack[ListOptions]") -> list[DeadLetter]:
         """The last dead letters of the channel, with the arguments of Bus.dead_letters()."""
         return self._portal.call(lambda: self._inner.dead(**chosen))
 
-    def redrive(self, letters: DeadLetter | str | Iterable[DeadLetter | str] | None = None, **chosen: Any) -> Redrive:
+    def redrive(
+        self,
+        letters: DeadLetter | str | Iterable[DeadLetter | str] | None = None,
+        **chosen: "Unpack[RedriveOptions]",
+    ) -> Redrive:
         """Redrive dead letters to the channel, each once, with the arguments of Bus.redrive_channel()."""
         return self._portal.call(lambda: self._inner.redrive(letters, **chosen))
 
@@ -239,11 +243,13 @@ class ChannelVerbs:
         consumer = self._portal.call(consumed)
         return consumer if read is None else TypedChannel(consumer, read)
 
-    def create_channel(self, stream: str, name: str, *, start: Start | None = None, **settings: Any) -> ChannelInfo:
+    def create_channel(
+        self, stream: str, name: str, *, start: Start | None = None, **settings: "Unpack[ChannelSettings]"
+    ) -> ChannelInfo:
         """Create a channel without consuming it. An existing channel gets these settings."""
         return self._portal.call(lambda: self._inner.create_channel(stream, name, start=start, **settings))
 
-    def update_channel(self, stream: str, name: str, **settings: Any) -> ChannelInfo:
+    def update_channel(self, stream: str, name: str, **settings: "Unpack[ChannelSettings]") -> ChannelInfo:
         """Change these settings of a channel."""
         return self._portal.call(lambda: self._inner.update_channel(stream, name, **settings))
 

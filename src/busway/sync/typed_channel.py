@@ -5,7 +5,7 @@ A driver, made by the blocking bus. It wraps the blocking channel, so that ackno
 
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from busway.client.channels.positions import Start
 from busway.client.connection.delegates import ChannelProperties
@@ -19,6 +19,9 @@ from busway.streams import ChannelInfo
 from busway.sync.subscription import Closable
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from busway.client.channels.dead_letters import ListOptions, RedriveOptions
     from busway.dead_letters import DeadLetter, Redrive
     from busway.sync.channel import Channel
 
@@ -116,12 +119,14 @@ class TypedChannel(Closable, ChannelProperties, Generic[T]):
         """Move the channel to another position, for all its consumers. Returns the offset."""
         return self._inner.seek(start)
 
-    def dead(self, **chosen: Any) -> "list[DeadLetter]":
+    def dead(self, **chosen: "Unpack[ListOptions]") -> "list[DeadLetter]":
         """The last dead letters of the channel, with the arguments of Bus.dead_letters()."""
         return self._inner.dead(**chosen)
 
     def redrive(
-        self, letters: "DeadLetter | str | Iterable[DeadLetter | str] | None" = None, **chosen: Any
+        self,
+        letters: "DeadLetter | str | Iterable[DeadLetter | str] | None" = None,
+        **chosen: "Unpack[RedriveOptions]",
     ) -> "Redrive":
         """Redrive dead letters to the channel, each once, with the arguments of Bus.redrive_channel()."""
         return self._inner.redrive(letters, **chosen)

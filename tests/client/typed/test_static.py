@@ -57,6 +57,33 @@ EXPECTED = [
 ]
 
 
+CHANNELS = """
+import busway
+import busway.sync
+
+class Order(busway.Protocol, prefix="orders"):
+    number: int
+
+async def main(bus: busway.Bus, blocking: busway.sync.Bus) -> None:
+    await bus.create_channel("s", "c", start="new", lease="5m", order_by="topic")
+    blocking.create_channel("s", "c", start="new", lease="5m", order_by="topic")
+    await bus.create_channel("s", "c", lesae="5m")
+    await bus.update_channel("s", "c", max_deliveries="5")
+    blocking.create_channel("s", "c", lesae="5m")
+    blocking.update_channel("s", "c", max_deliveries="5")
+    async with bus.channel(Order, "s", "c") as typed:
+        await typed.dead(last=5, topic="t/**", redriven=True)
+        await typed.redrive(since="1h", progress=print)
+        await typed.dead(lats=5)
+        await typed.redrive(since=5)
+    with blocking.channel(Order, "s", "c") as both:
+        both.dead(lats=5)
+        both.redrive(since=5)
+    with blocking.channel("s", "c") as plain:
+        plain.dead(lats=5)
+        plain.redrive(since=5)
+"""
+
 ORDERS = """
 from dataclasses import dataclass
 
@@ -184,6 +211,17 @@ def test_types_are_known(tmp_path: Path) -> None:
     assert len(lines) == len(EXPECTED), lines
     for line, expected in zip(lines, EXPECTED, strict=True):
         assert line.startswith(expected), lines
+
+
+def test_keywords_of_channels_are_checked(tmp_path: Path) -> None:
+    lines = checked(tmp_path, "channels.py", CHANNELS)
+    starts = [f'error: Unexpected keyword argument "{name}"' for name in ("lesae", "lesae", "lats", "lats", "lats")]
+    starts += ['error: Argument "max_deliveries" to "update_channel"'] * 2
+    starts += ['error: Argument "since" to "redrive"'] * 3
+    lines = [line for line in lines if line.startswith("error")]
+    assert len(lines) == len(starts), lines
+    for line, start in zip(sorted(lines), sorted(starts), strict=True):
+        assert line.startswith(start), lines
 
 
 def test_durations_of_settings_are_given_in_each_form_and_read_as_floats(tmp_path: Path) -> None:

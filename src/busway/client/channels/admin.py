@@ -32,26 +32,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SETTINGS: Final = (
-    "lease",
-    "max_deliveries",
-    "dead_letter",
-    "topic",
-    "where",
-    "exclusive",
-    "delete_on_leave",
-    "paused",
-    "backoff",
-    "order_by",
-)
 
+class ChannelSettings(TypedDict, total=False):
+    """The settings of a channel: the keyword arguments of create_channel() and update_channel()."""
 
-class ChannelOptions(TypedDict, total=False):
-    """The keyword arguments of channel(), without the handler."""
-
-    window: int
-    create: bool
-    start: Start | None
     lease: Duration | None
     max_deliveries: int | None
     dead_letter: str | None
@@ -62,6 +46,17 @@ class ChannelOptions(TypedDict, total=False):
     paused: bool | None
     backoff: Backoff | Sequence[Delay] | Delay | None
     order_by: str | None
+
+
+SETTINGS: Final = tuple(ChannelSettings.__annotations__)
+
+
+class ChannelOptions(ChannelSettings, total=False):
+    """The keyword arguments of channel(), without the handler."""
+
+    window: int
+    create: bool
+    start: Start | None
     concurrency: int
     max_processing: Duration | None
 
@@ -179,16 +174,16 @@ class ChannelVerbs:
         return made if read is None else TypedChannel(made, read)
 
     async def create_channel(
-        self, stream: str, name: str, *, start: Start | None = None, **settings: Any
+        self, stream: str, name: str, *, start: Start | None = None, **settings: "Unpack[ChannelSettings]"
     ) -> ChannelInfo:
         """Create a channel without consuming it, or give an existing one these settings: those of channel()."""
         return await self._manage_channel(
-            "create", stream, name, start=start_of(start, stream), settings=_wire(settings)
+            "create", stream, name, start=start_of(start, stream), settings=_wire(**settings)
         )
 
-    async def update_channel(self, stream: str, name: str, **settings: Any) -> ChannelInfo:
+    async def update_channel(self, stream: str, name: str, **settings: "Unpack[ChannelSettings]") -> ChannelInfo:
         """Change the given settings of a channel."""
-        return await self._manage_channel("update", stream, name, settings=_wire(settings))
+        return await self._manage_channel("update", stream, name, settings=_wire(**settings))
 
     async def seek_channel(self, stream: str, name: str, start: Start) -> int:
         """Move a channel to another place, for all its consumers, as Channel.seek() does. Returns the offset."""
@@ -270,7 +265,7 @@ def _named(stream: str, name: str) -> dict[str, Any]:
     return {"stream": check_name("stream", stream), "channel": check_name("channel", name)}
 
 
-def _wire(settings: dict[str, Any]) -> dict[str, Any]:
+def _wire(**settings: Any) -> dict[str, Any]:
     """Checked settings, encoded for a JSON request."""
     checked = _checked(**settings)
     if "where" in checked:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from heapq import merge
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypedDict
 
 import msgspec
 
@@ -37,6 +37,27 @@ _STORING: Final = 1.0
 """Seconds to wait for letters that the broker is still storing."""
 _POLL: Final = 0.02
 _OPEN, _REDRIVEN, _REDRIVEN_BEFORE, _GONE = range(4)
+
+
+class SelectionOptions(TypedDict, total=False):
+    """The keyword arguments that select dead letters."""
+
+    topic: str
+    reason: str | None
+    since: Since | None
+
+
+class ListOptions(SelectionOptions, total=False):
+    """The keyword arguments of dead()."""
+
+    last: int | None
+    redriven: bool
+
+
+class RedriveOptions(SelectionOptions, total=False):
+    """The keyword arguments of redrive()."""
+
+    progress: Progress | None
 
 
 class Selection:

@@ -6,7 +6,7 @@ gets only values.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from busway.client.channels.failures import Misfit
 from busway.client.connection.delegates import ChannelProperties
@@ -20,8 +20,11 @@ from busway.message import Message
 from busway.streams import ChannelInfo
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from busway.client.channels.acks import AckOutcome
     from busway.client.channels.channel import Channel
+    from busway.client.channels.dead_letters import ListOptions, RedriveOptions
     from busway.client.channels.positions import Start
     from busway.dead_letters import DeadLetter, Redrive
 
@@ -179,12 +182,14 @@ class TypedChannel(Wrapper, ChannelProperties, Generic[T]):
         """Move the channel to another place, for all consumers, as Channel.seek() does. Returns the offset."""
         return await self._inner.seek(start)
 
-    async def dead(self, **chosen: Any) -> "list[DeadLetter]":
+    async def dead(self, **chosen: "Unpack[ListOptions]") -> "list[DeadLetter]":
         """The last dead letters of the channel, as from Bus.dead_letters()."""
         return await self._inner.dead(**chosen)
 
     async def redrive(
-        self, letters: "DeadLetter | str | Iterable[DeadLetter | str] | None" = None, **chosen: Any
+        self,
+        letters: "DeadLetter | str | Iterable[DeadLetter | str] | None" = None,
+        **chosen: "Unpack[RedriveOptions]",
     ) -> "Redrive":
         """Send dead letters back to the channel, each once, as Bus.redrive_channel() does."""
         return await self._inner.redrive(letters, **chosen)

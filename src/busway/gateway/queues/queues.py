@@ -208,8 +208,8 @@ class Queues:
                     settings["topic"] = queue.topic
                 if position is None:
                     position = "new" if queue.starts_new else "first"
-                unlimited = {"lease": 0, "max_deliveries": 0, "dead_letter": ""}
-                await self._bus.create_channel(queue.stream, name, start=position, **unlimited, **settings)
+                settings |= {"lease": 0, "max_deliveries": 0, "dead_letter": ""}
+                await self._bus.create_channel(queue.stream, name, start=position, **settings)
             else:
                 if settings:
                     await self._bus.update_channel(queue.stream, name, **settings)
