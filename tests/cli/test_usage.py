@@ -16,7 +16,7 @@ WRONG = {
     "N": "banana",
     "N/s": "banana",
     "OCTAL": "banana",
-    "PLACE": "banana",
+    "POSITION": "banana",
     "PATTERN": "a//b",
     "TOPIC": "a//b",
     "STREAM": "-no name",

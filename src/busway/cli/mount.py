@@ -254,7 +254,7 @@ def _detached() -> Callable[[str], None]:
     os.close(reader)
     os.setsid()
 
-    def ready(_place: str) -> None:
+    def ready(_address: str) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(null, stream)
@@ -332,14 +332,14 @@ async def _until(stop: asyncio.Event, ended: asyncio.Event, seconds: float | Non
 def _announce(door: "FileDoor", listening: tuple[str, ...]) -> None:
     """Print where the bus is mounted, and commands to try."""
     console = terminal.notes
-    place = shlex.quote(door.address)
+    folder = shlex.quote(door.address)
     if door.repaired:
         terminal.note(f"removed the mount of a killed process from {door.address}")
     console.print(f"[bold]busway {busway.__version__}[/] is mounted on [cyan]{door.address}[/]")
     for address in listening:
         console.print(f"  [cyan]{address}[/]")
     if not door.settings.documented:
-        console.print(f"[dim]read     [/]cat {place}/README")
-        console.print(f"[dim]watch    [/]touch {place}/topics/hello && tail -f {place}/topics/hello")
-        console.print(f"[dim]publish  [/]echo Hello > {place}/topics/hello")
-    console.print(f"[dim]Ctrl-C unmounts it, and so does[/] fusermount3 -u {place}")
+        console.print(f"[dim]read     [/]cat {folder}/README")
+        console.print(f"[dim]watch    [/]touch {folder}/topics/hello && tail -f {folder}/topics/hello")
+        console.print(f"[dim]publish  [/]echo Hello > {folder}/topics/hello")
+    console.print(f"[dim]Ctrl-C unmounts it, and so does[/] fusermount3 -u {folder}")

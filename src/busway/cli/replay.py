@@ -22,7 +22,7 @@ from busway.positions import Position, Positions
 from busway.streams import DEFAULT, StreamInfo, is_name
 from busway.topic import matches
 
-_Place: TypeAlias = int | datetime | str | Positions | None
+_Position: TypeAlias = int | datetime | str | Positions | None
 _KINDS: Final = (".arrow", ".parquet")
 
 
@@ -44,7 +44,7 @@ def replay(
         typer.Option(
             "--since",
             help="Where to begin: all, a duration back (1h), a time (2026-01-31T12:00), an offset or a position.",
-            metavar="PLACE",
+            metavar="POSITION",
         ),
     ] = "all",
     to: Annotated[
@@ -52,7 +52,7 @@ def replay(
         typer.Option(
             "--to",
             help="Where to end, exclusive; a value as for --since.",
-            metavar="PLACE",
+            metavar="POSITION",
             show_default="the current end",
         ),
     ] = None,
@@ -96,8 +96,8 @@ def replay(
         raise typer.BadParameter("--follow excludes --to and --out, because it has no end: leave them out")
     if out is not None and out.suffix not in _KINDS:
         raise typer.BadParameter(f"--out: {out.name!r} has another suffix: give a file with .arrow or .parquet")
-    begin = flags.checked(lambda: values.place(since))
-    end = None if to is None else flags.checked(lambda: values.place(to))
+    begin = flags.checked(lambda: values.position(since))
+    end = None if to is None else flags.checked(lambda: values.position(to))
     render = flags.checked(lambda: renderer(raw=raw, json=json, format=format))
     rules = field_flags.rules(where)
     note = (lambda _text: None) if quiet else terminal.note
@@ -131,10 +131,10 @@ def replay(
 class _Query:
     """The messages to print: of one stream or of all streams that may have them, at all nodes."""
 
-    streams: list[tuple[busway.Stream, _Place, _Place]]
+    streams: list[tuple[busway.Stream, _Position, _Position]]
     """Each stream with its first position and its end, exclusive. The first is at the broker of the connection."""
     pattern: str
-    begin: _Place
+    begin: _Position
     only: str | None
     """The name of the stream, if one was given."""
     broker: str
@@ -144,20 +144,20 @@ class _Query:
     def lost(self) -> int:
         return sum(stream.lost for stream, _, _ in self.streams)
 
-    def to(self, end: _Place) -> "_Query":
+    def to(self, end: _Position) -> "_Query":
         """Return the query with an end, exclusive."""
         if isinstance(end, str) and ":" in end:
-            places = _places(end)
-            if any((stream.broker, stream.name) in places for stream, _, _ in self.streams):
+            positions = _end_positions(end)
+            if any((stream.broker, stream.name) in positions for stream, _, _ in self.streams):
                 return self._ending(
-                    [(stream, places.get((stream.broker, stream.name))) for stream, _, _ in self.streams]
+                    [(stream, positions.get((stream.broker, stream.name))) for stream, _, _ in self.streams]
                 )
             return self._ending([(self.streams[0][0], end)])  # the broker rejects the position with a reason
         if isinstance(end, int):  # an offset at the broker of the connection
             return self._ending([(stream, end) for stream, _, _ in self.streams if stream.broker == self.broker])
         return self._ending([(stream, end) for stream, _, _ in self.streams])
 
-    def _ending(self, ends: Sequence[tuple[busway.Stream, _Place]]) -> "_Query":
+    def _ending(self, ends: Sequence[tuple[busway.Stream, _Position]]) -> "_Query":
         begins = {id(stream): begin for stream, begin, _ in self.streams}
         return replace(self, streams=[(stream, begins[id(stream)], end) for stream, end in ends])
 
@@ -173,7 +173,9 @@ class _Query:
         return False
 
 
-async def _choose(bus: busway.Bus, name: str, topic: str | None, begin: _Place, note: Callable[[str], None]) -> _Query:
+async def _choose(
+    bus: busway.Bus, name: str, topic: str | None, begin: _Position, note: Callable[[str], None]
+) -> _Query:
     known = await bus.streams(parts=True)
     if known and known[0].unreached:
         note(f"the messages of {', '.join(known[0].unreached)} are missing: these nodes can't be reached now")
@@ -199,8 +201,8 @@ async def _choose(bus: busway.Bus, name: str, topic: str | None, begin: _Place, 
 
 
 async def _parts(
-    bus: busway.Bus, chosen: list[StreamInfo], begin: _Place
-) -> list[tuple[busway.Stream, _Place, _Place]]:
+    bus: busway.Bus, chosen: list[StreamInfo], begin: _Position
+) -> list[tuple[busway.Stream, _Position, _Position]]:
     """Return the part of each stream at each node, with its first position."""
     known = [
         (info.name, guid)
@@ -212,17 +214,17 @@ async def _parts(
     ]
     if isinstance(begin, int):
         known = known[:1]  # an offset is a position at one node
-    places = begin if isinstance(begin, Positions) else None
-    if places is not None and len(chosen) == 1 and not any((guid, name) in places for name, guid in known):
-        known, places = known[:1], None  # the broker rejects the position with a reason
+    positions = begin if isinstance(begin, Positions) else None
+    if positions is not None and len(chosen) == 1 and not any((guid, name) in positions for name, guid in known):
+        known, positions = known[:1], None  # the broker rejects the position with a reason
     # Streams that the position does not name are read from their beginning.
     return [
-        (await bus.stream(name, broker=guid), begin if places is None else places.get((guid, name)), None)
+        (await bus.stream(name, broker=guid), begin if positions is None else positions.get((guid, name)), None)
         for name, guid in known
     ]
 
 
-def _places(text: str) -> Positions:
+def _end_positions(text: str) -> Positions:
     """Parse the end: one position, or the positions of several streams."""
     if ":+" in text:
         return Positions.parse(text)

@@ -325,7 +325,7 @@ def serve(
     json: flags.Json = False,
     quiet: flags.Quiet = False,
 ) -> None:
-    """Run a broker. SIGTERM and Ctrl-C deliver waiting messages, then stop; a second one stops at once.
+    """Run a broker. SIGTERM and Ctrl-C deliver waiting messages, then stop; a second signal stops at once.
 
     busway serve busway serve --unix my_bus --tcp 127.0.0.1:8000 busway serve --data ./data -f region=eu busway serve
     --tls 0.0.0.0:7421 --cert server.pem --key server.key --ca clients.pem busway serve --tcp 0.0.0.0:7420 --insecure

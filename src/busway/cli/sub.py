@@ -35,7 +35,7 @@ def sub(
         typer.Option(
             "--since",
             help="Print stored messages first: all, from a duration back (1h), from a time (2026-01-31T12:00), or from a position.",
-            metavar="PLACE",
+            metavar="POSITION",
             show_default=False,
         ),
     ] = None,

@@ -41,7 +41,7 @@ Channel: TypeAlias = Annotated[
         metavar="CHANNEL",
     ),
 ]
-Place: TypeAlias = Annotated[
+Target: TypeAlias = Annotated[
     str,
     typer.Argument(
         help="first, new, an offset, a position, a time (2026-01-31T12:00), or a duration back (1h).",
@@ -53,7 +53,7 @@ Start: TypeAlias = Annotated[
     typer.Option(
         "--start",
         help="Where the channel begins: first, new, an offset, a time, or a duration back.",
-        metavar="PLACE",
+        metavar="POSITION",
     ),
 ]
 Lease: TypeAlias = Annotated[
@@ -205,7 +205,7 @@ def channel_create(
     settings = _settings(
         lease, max_deliveries, backoff, order_by, dead_letter, topic, where, exclusive, delete_on_leave, paused
     )
-    begin = flags.checked(lambda: place(start))
+    begin = flags.checked(lambda: start_position(start))
 
     async def create() -> None:
         async with link.connect(reconnect=False) as bus:
@@ -249,14 +249,14 @@ def channel_update(
 
 
 @linked
-def channel_seek(link: Link, stream: Stream, channel: Channel, to: Place, json: flags.Json = False) -> None:
+def channel_seek(link: Link, stream: Stream, channel: Channel, to: Target, json: flags.Json = False) -> None:
     """Move a channel to another position, from which it delivers all messages, acknowledged or not.
 
     In a cluster this applies to all nodes; an offset applies to this node, a position to the node that it names.
 
     busway channel seek orders billing 1h
     """
-    begin = flags.checked(lambda: place(to))
+    begin = flags.checked(lambda: start_position(to))
 
     async def seek() -> None:
         async with link.connect(reconnect=False) as bus:
@@ -307,14 +307,14 @@ def _pause(link: Link, stream: str, channel: str, *, paused: bool, json: bool) -
     terminal.run(update)
 
 
-def place(text: str) -> Any:
+def start_position(text: str) -> Any:
     """Parse the position at which a channel begins."""
     text = text.strip()
     if text in {"first", "new"}:
         return text
     if text == "all":
         return "first"
-    return values.one_place(text)
+    return values.stream_position(text)
 
 
 def _settings(

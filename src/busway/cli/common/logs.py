@@ -1,6 +1,6 @@
 """Log lines of the commands on standard error: text or JSON, each with its time, level and logger.
 
-A driver. `begin()` is the only place in the command line that sets up logging. The library itself sets up nothing.
+Only begin() sets up logging in the command line; every verb calls it. The library itself sets up nothing.
 """
 
 import logging

@@ -89,7 +89,7 @@ def renderer(*, raw: bool, json: bool, format: str | None) -> Render:  # noqa: A
     if format is not None:
         layout = values.Format(format)
         return lambda batch, done: "".join(
-            layout.line(message, done + place) + "\n" for place, message in enumerate(batch, 1)
+            layout.line(message, done + index) + "\n" for index, message in enumerate(batch, 1)
         ).encode("utf-8", "replace")
     before, after = ("\x1b[36m", "\x1b[0m") if terminal.out.is_terminal and not terminal.out.no_color else ("", "")
     return lambda batch, _: "".join(

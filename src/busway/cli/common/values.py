@@ -83,7 +83,7 @@ def channel_name(text: str) -> str:
     return check_name("channel", text)
 
 
-def place(text: str) -> int | datetime | str:
+def position(text: str) -> int | datetime | str:
     """Parse a position in a stream: an offset, a time, or text that the library parses (all, 1h, a position)."""
     text = text.strip()
     if text.isascii() and text.isdigit():
@@ -91,9 +91,9 @@ def place(text: str) -> int | datetime | str:
     return since(text)
 
 
-def one_place(text: str) -> "int | datetime | str | Position":
+def stream_position(text: str) -> "int | datetime | str | Position":
     """Parse a position in one stream: an offset, a time, a position, or a duration back."""
-    found = place(text)
+    found = position(text)
     return Position.parse(found) if isinstance(found, str) and ":" in found else found
 
 

@@ -54,7 +54,7 @@ Url = Annotated[
         show_default=DEFAULT_URL,
     ),
 ]
-Place = Annotated[
+DataFolder = Annotated[
     list[str] | None,
     typer.Option(
         "--path",
@@ -122,7 +122,7 @@ class Job:
         return {key: value for key, _, value in (setting.partition("=") for setting in self.conf or ())}
 
     @property
-    def placed(self) -> bool:
+    def has_source(self) -> bool:
         """True if --url or --path is given, False if the default address is used."""
         return bool(self.url or self.path)
 
@@ -271,7 +271,7 @@ class Ending:
 
 _FLAGS: Final[dict[str, tuple[Any, Any]]] = {
     "url": (Url, None),
-    "path": (Place, None),
+    "path": (DataFolder, None),
     "ca": (connect.Ca, None),
     "cert": (connect.Cert, None),
     "key": (connect.Key, None),

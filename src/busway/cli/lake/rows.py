@@ -23,11 +23,11 @@ _SHOWN: Final = 1000
 
 def _rows(frame: "DataFrame") -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a frame, one partition after another. Times get the zone UTC."""
-    local = {place for place, field in enumerate(frame.schema.fields) if field.dataType.typeName() == "timestamp"}
+    local = {index for index, field in enumerate(frame.schema.fields) if field.dataType.typeName() == "timestamp"}
     for row in frame.toLocalIterator(prefetchPartitions=True):
         yield tuple(
-            value.replace(tzinfo=UTC) if place in local and value is not None else value
-            for place, value in enumerate(row)
+            value.replace(tzinfo=UTC) if index in local and value is not None else value
+            for index, value in enumerate(row)
         )
 
 

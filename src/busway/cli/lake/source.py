@@ -81,7 +81,7 @@ class Selection:
 
     def table(self, spark: "SparkSession", job: Job, columns: Sequence[str]) -> "DataFrame":
         """Return the selected rows of the bus or folder, of the archive, or of both if both are given."""
-        if job.lake and not job.placed:
+        if job.lake and not job.has_source:
             return self._archived(spark, job.lake, columns)
         options = {**job.options, "columns": ",".join(columns)}
         if job.lake:

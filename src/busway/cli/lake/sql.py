@@ -45,7 +45,7 @@ def lake_sql(
     def work(spark: "SparkSession", bar: Bar) -> None:
         from busway.spark.lake.table import names, sql
 
-        options = job.options if job.placed or not job.lake else {}
+        options = job.options if job.has_source or not job.lake else {}
         known.extend(names(options, job.lake))
         bar.say("query")
         rows = sql(spark, text, options, job.lake)

@@ -62,7 +62,7 @@ def lake_table(
             streams=selection.streams,
             topics=selection.topics or ("**",),
             columns=chosen if where is None else COLUMNS,
-            options=job.options if job.placed else {},
+            options=job.options if job.has_source else {},
         )
         if where is not None:
             rows = rows.where(where).select(*chosen)
@@ -86,9 +86,9 @@ def _columns(text: str | None) -> tuple[str, ...]:
     from busway.spark.options import COLUMNS
 
     chosen = tuple(name.strip() for name in text.split(",")) if text else COLUMNS
-    for place, name in enumerate(chosen):
+    for index, name in enumerate(chosen):
         if name not in COLUMNS:
             raise typer.BadParameter(f"--columns: there is no column {name!r}; choose among {', '.join(COLUMNS)}")
-        if name in chosen[:place]:
+        if name in chosen[:index]:
             raise typer.BadParameter(f"--columns: {name!r} is given twice; give each column once")
     return chosen
