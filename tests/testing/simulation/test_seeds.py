@@ -23,7 +23,7 @@ from busway.client.connection.connection import Connection
 from busway.client.connection.registration import Registrant
 from busway.client.durable.publisher import DurablePublisher
 from busway.client.reclaim import Reclaim
-from busway.client.subscriptions.subscription import Subscription
+from busway.client.subscriptions.read_positions import ReadPositions
 from busway.cluster.failover.standby import Standby
 from busway.cluster.members.dialer import Dialer
 from busway.cluster.members.membership import Membership
@@ -134,7 +134,7 @@ def lie(self: Disk, *, power: bool, honest: Any = Disk.died) -> None:
 
 def forgive(self: RetainedReplica, now: float) -> list[Any]:
     """The posts of a node that is gone are not withdrawn."""
-    self._gone.clear()
+    self._lost.clear()
     return []
 
 
@@ -149,12 +149,12 @@ BROKEN: dict[str, tuple[Any, str, Any, list[str], str]] = {
     "posts outlive their clients": (RetainedDriver, "lost", nothing, ["client killed"], "is still there"),
     "a channel forgets what is done": (Journal, "append", nothing, ["broker killed"], "had acknowledged it"),
     "what is stored is lost": (Disk, "died", lie, ["broker killed"], "acknowledged and lost"),
-    "what was read is read again": (Subscription, "_again", lambda self: self._since, ["reset"], "too many"),
+    "what was read is read again": (ReadPositions, "resume", lambda self, _: self._since, ["reset"], "too many"),
     "a dead connection is not noticed": (Connection, "_on_beat", nothing, ["half-open client"], "are not done"),
     "a lost connection is not forgotten": (Session, "_leave", nothing, ["reset"], "connections, and there are"),
     "copies of what is done are handed out": (
         Channel,
-        "_acked",
+        "_drop_duplicates",
         nothing,
         ["reset", "broker killed"],
         "had acknowledged it",
@@ -223,9 +223,9 @@ class Trusting:
         return nothing if name == "far_behind" else getattr(self._real, name)
 
 
-def trust(self: RemoteStreams, hub: Any, honest: Any = RemoteStreams.__init__) -> None:
+def trust(self: RemoteStreams, hub: Any, *others: Any, honest: Any = RemoteStreams.__init__) -> None:
     """Who reads what is stored at another node does not look what came while there was no link."""
-    honest(self, Trusting(hub))
+    honest(self, Trusting(hub), *others)
 
 
 AMONG_NODES: dict[str, tuple[Any, str, Any, list[str], str]] = {
