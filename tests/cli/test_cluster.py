@@ -76,7 +76,7 @@ async def test_a_mirror_that_is_started_again_without_its_node(shell, tmp_path, 
             )
         guid = west.guid
     async with node(tmp_path, "east", mirror_of="west") as east:
-        await until(lambda: east._hub.peers.members.replication.copying._report_missing_at is None)
+        await until(lambda: east._hub.peers.members.replication.replica._report_missing_at is None)
         assert f"mirror of {guid[:8]}, not linked, backlog unknown" in await summary(shell, east)
         assert (await findings(shell, east))["cluster"]["text"] == "shop, 1 node"
     assert "no node with that name" not in caplog.text
@@ -248,7 +248,7 @@ async def test_why_a_mirror_is_behind(shell, tmp_path, monkeypatch):
             monkeypatch.setattr("busway.cluster.replication.copies.free", lambda folder: 1000)
             async with west.connect() as bus:
                 await bus.publish("t", b"1", durable=True)
-            await until(lambda: east._hub.peers.members.replication.copying.troubles > 0)
+            await until(lambda: east._hub.peers.members.replication.replica.troubles > 0)
             why = "can't be mirrored: the disk of the mirror is too full: 0.0 MiB are free, of which 64 MiB are reserved for others"
             await until(
                 lambda: west._hub.peers.members.replication.figures()["mirrors"][0]["streams"]["default"]["trouble"]

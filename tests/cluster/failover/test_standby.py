@@ -182,7 +182,7 @@ async def test_acknowledgements_wait_for_the_mirror(three):
         ack = asyncio.create_task(tried(messages[0]))
 
         async def waits():
-            return any(one._waiting for one in three.a._hub.peers.members.replication.noting._states.values())
+            return any(one._waiting for one in three.a._hub.peers.members.replication.progress._states.values())
 
         await eventually(waits)
         assert not ack.done()

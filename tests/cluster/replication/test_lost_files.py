@@ -63,7 +63,7 @@ class Three(Nodes):
 
         async def told():  # the mirror hears of the channels when the node knows what it knows
             (origin,) = mirroring(self.a)._primaries.values()
-            return all(one.noting for one in origin.streams.values())
+            return all(one.progress_sent for one in origin.streams.values())
 
         await eventually(told)
 

@@ -39,7 +39,7 @@ def test_a_new_copy_is_whole_and_goes_on() -> None:
     pair.run()
     assert content(pair.copy) == content(pair.log)
     assert pair.origin.streams["s"].have == 150
-    assert pair.origin.flying == 0
+    assert pair.origin.in_flight == 0
 
 
 def test_a_copy_that_agrees_goes_on_from_where_it_was() -> None:
@@ -210,7 +210,7 @@ def test_trouble_stops_one_stream_until_the_mirror_asks_again() -> None:
     add(pair.log, 10)
     assert pair.origin.part() is None
     assert furthest([pair.origin], "s") is None
-    assert pair.origin.flying == 0
+    assert pair.origin.in_flight == 0
     assert list(pair.mirror.failed) == ["s"]
     pair.shelf.room = True
     ask = pair.mirror.ask_again()

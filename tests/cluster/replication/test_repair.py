@@ -127,7 +127,7 @@ def test_what_is_missing_comes_back(tmp_path, begin, end, lost):
     again = Again(log, first.shelf)
     assert again.ask().how == ("check" if lost else "on")
     assert (holes(log), content(settled(log))) == ([], whole)
-    assert again.origin.streams["s"].mending.left == 0
+    assert again.origin.streams["s"].repair.left == 0
     again.origin.settle(again.origin.streams["s"])
     again.run()
     assert again.origin.streams["s"].state == "copying"

@@ -113,7 +113,7 @@ async def test_a_sound_copy_is_left_as_it_is(nodes, caplog):
     await follows(a, b)
 
     async def over():
-        return mirroring(b).copying._scrub._task is None
+        return mirroring(b).replica._scrub._task is None
 
     await eventually(over)
     assert not [one for one in caplog.messages if "from the start" in one or "holes" in one]
@@ -125,7 +125,7 @@ async def test_a_mirror_that_stops_in_the_middle_of_it(nodes, tmp_path, monkeypa
     tear(buckets(tmp_path, a)[0])
     monkeypatch.setattr("busway.cluster.replication.scrub._PORTION", 1)
     b = await nodes.node("b", mirror_of="nobody")
-    auditing = mirroring(b).copying._scrub
+    auditing = mirroring(b).replica._scrub
     assert auditing._task is not None
     await b.stop()
     assert auditing._task is None

@@ -72,7 +72,7 @@ async def test_an_acknowledgement_waits_for_the_mirror(nodes):
         assert mirroring(b).copies[a.guid, "orders"].log.written >= number + 1
     # A mirror that is silent: nothing is acknowledged, and nobody is given it.
     async with bus.subscribe("orders/*") as got:
-        copying = mirroring(b).copying
+        copying = mirroring(b).replica
         copying._report_written, told = lambda name: None, copying._report_written
         waiting = asyncio.create_task(bus.publish("orders/1", b"last", durable=True))
 
@@ -137,7 +137,7 @@ async def test_a_full_disk_of_the_mirror_stops_it_and_is_told(nodes, monkeypatch
 
     async def tried(times):
         async def so_often():
-            return mirroring(b).copying.troubles > times
+            return mirroring(b).replica.troubles > times
 
         await eventually(so_often)
 
@@ -174,7 +174,7 @@ async def test_a_write_that_fails_at_the_mirror_is_told_and_tried_again(nodes, m
     await bus.publish("t", b"1", durable=True)
 
     async def told():
-        return mirroring(b).copying.troubles > 0
+        return mirroring(b).replica.troubles > 0
 
     await eventually(told)
     assert any("can't copy" in one for one in caplog.messages)

@@ -47,8 +47,8 @@ class ChannelRecovery:
 
     def ask(self, conn: int, sending: Sending) -> None:
         """Ask for the channel progress, once the records of the stream are restored."""
-        if sending.recall and not sending.recalling and sending.open:
-            sending.recalling = True
+        if sending.recall and not sending.recall_sent and sending.open:
+            sending.recall_sent = True
             self._send(conn, Recall(sending.number))
 
     def heard(self, stream: Stream, sending: Sending, node: Node, word: Recalled) -> bool:
@@ -59,7 +59,7 @@ class ChannelRecovery:
             return False
         del self._parts[word.number]
         journal, loss = self._hub.channels.notes(stream), sending.recall
-        if not sending.recalling or not isinstance(journal, Journal):
+        if not sending.recall_sent or not isinstance(journal, Journal):
             return False
         states = {
             name: state for name, state in rebuild(entries).items() if self._removed(stream.name, name) <= state.epoch
@@ -68,7 +68,7 @@ class ChannelRecovery:
         ownership.hold(stream, yes=True)  # delivery may have resumed without it after a timeout
         count = ownership.recall(stream, states, lost=loss == "lost")
         journal.mended(self._known[word.number])
-        sending.recall, sending.recalling = "", False
+        sending.recall, sending.recall_sent = "", False
         stream.lost.clear()
         state = "lost" if loss == "lost" else "older than its mirror's"
         text = "stream %r: channel progress was %s: restored %d channels from %s"
@@ -85,13 +85,13 @@ class ChannelRecovery:
 def log_restored(sending: Sending, stream: Stream | None, node: Node) -> None:
     """Log which lost messages of a stream were restored, and which were not."""
     name = sending.config.name
-    if count := sending.mending.count:
+    if count := sending.repair.count:
         log.warning("stream %r: restored %d lost messages from its mirror", name, count)
-    if left := sending.mending.left:
+    if left := sending.repair.left:
         log.error("stream %r: %d messages are lost; its mirror does not have them either", name, left)
-    if count := sending.returned:
+    if count := sending.restored_count:
         text = "stream %r: its end was lost: restored %d messages from offset %d on from %s"
         log.warning(text, name, count, sending.offered, node)
-        sending.returned = 0
+        sending.restored_count = 0
         if stream is not None:
             stream.lost.clear()

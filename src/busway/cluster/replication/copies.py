@@ -59,7 +59,7 @@ class Copy(Stream):
         self.fresh = False
         """The replica has a full snapshot of the channel progress."""
         self._filling = False
-        self.noting: asyncio.Future[None] | None = None
+        self.last_write: asyncio.Future[None] | None = None
         """The last write of channel progress, which may be in progress."""
 
     def _rung(self) -> None:
@@ -89,8 +89,8 @@ class Copy(Stream):
             elif isinstance(entry, Created):
                 self.channels.add(entry.channel)
         stamp = [] if noted.stamp is None else [noted.stamp]
-        self.noting = self.journal.write([*gone, *noted.entries, *stamp])
-        self.noting.add_done_callback(_log_failure)
+        self.last_write = self.journal.write([*gone, *noted.entries, *stamp])
+        self.last_write.add_done_callback(_log_failure)
         if self._filling and not noted.more:
             self.fresh, self._filling = True, False
 

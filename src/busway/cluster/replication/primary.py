@@ -105,22 +105,22 @@ class Sending:
     have: int
     offered: int
     """The end of the stream when it was offered."""
-    mending: Repair
+    repair: Repair
     longer: bool = False
     """The mirror has more than the stream."""
-    back: int = 0
+    restored_end: int = 0
     """The end of the records restored so far."""
-    whole: bool = False
+    fully_restored: bool = False
     """All records of the lost end are here and wait to be written."""
     stalled: bool = False
     """Restored records could not be written. The node asks for them again later."""
-    returned: int = 0
+    restored_count: int = 0
     """Number of messages restored at the end of the stream."""
     recall: Loss = ""
     """Channel progress that this node lost and the mirror has. It is asked for once the records are restored."""
-    recalling: bool = False
+    recall_sent: bool = False
     """The channel progress was asked for."""
-    noting: bool = False
+    progress_sent: bool = False
     """Channel progress is sent to the mirror."""
     first: int = 0
     flight: deque[tuple[int, int]] = field(default_factory=deque)
@@ -139,7 +139,7 @@ class Primary:
         self.streams: dict[str, Sending] = {}
         self._by_number: dict[int, Sending] = {}
         self._rotation: deque[str] = deque()
-        self.flying = 0
+        self.in_flight = 0
 
     def offer(self, config: StreamConfig, log: Records, copy: Have | None) -> Offer:
         """Start to send a stream. `copy`: the records that the mirror already has."""
@@ -150,13 +150,13 @@ class Primary:
             how = "anew"  # such a stream ends with its broker
         begin = max(copy.next, mine.first) if copy is not None and how == "on" else mine.first
         holes = [] if copy is None or how == "anew" else shared(mine.holes, copy)
-        mending = Repair(log, holes, trusted=copy is None or not ends_in_hole(copy, mine))
+        repair = Repair(log, holes, trusted=copy is None or not ends_in_hole(copy, mine))
         sending = Sending(
-            config, log, next(self._numbers), "copying", begin, begin, mine.next, mending, first=mine.first
+            config, log, next(self._numbers), "copying", begin, begin, mine.next, repair, first=mine.first
         )
         if how == "check":
             sending.state, sending.longer = "check", True
-        elif mending:
+        elif repair:
             sending.state = "mending"
         self.streams[config.name] = self._by_number[sending.number] = sending
         self._rotation.append(config.name)
@@ -165,14 +165,14 @@ class Primary:
     def want(self, name: str) -> Want | None:
         """The records to ask for right after the offer, if the stream has holes to repair."""
         sending = self.streams[name]
-        return Want(sending.number, sending.mending.wanted) if sending.state == "mending" else None
+        return Want(sending.number, sending.repair.wanted) if sending.state == "mending" else None
 
     def drop(self, name: str) -> None:
         """Stop sending a stream under its number."""
         if (sending := self.streams.pop(name, None)) is not None:
             del self._by_number[sending.number]
             self._rotation.remove(name)
-            self.flying -= sum(size for _, size in sending.flight)
+            self.in_flight -= sum(size for _, size in sending.flight)
 
     def find(self, number: Number) -> Sending | None:
         return self._by_number.get(number)
@@ -183,7 +183,7 @@ class Primary:
             name = self._rotation[0]
             self._rotation.rotate(-1)
             sending = self.streams[name]
-            if not sending.open or self.flying >= WINDOW:
+            if not sending.open or self.in_flight >= WINDOW:
                 continue
             try:
                 part = self._next(sending)
@@ -210,15 +210,15 @@ class Primary:
         """Check whether the restored end is written. If it was lost again, it is retried."""
         if sending.state != "back" or sending.stalled:
             return
-        if sending.log.next < sending.back:
+        if sending.log.next < sending.restored_end:
             self._stall(sending, "restored records could not be written")
-        elif sending.whole and sending.log.written >= sending.back:
-            sending.state, sending.whole = "copying", False
+        elif sending.fully_restored and sending.log.written >= sending.restored_end:
+            sending.state, sending.fully_restored = "copying", False
             sending.sent = sending.have = sending.log.next
-            sending.returned = sending.log.next - sending.offered
+            sending.restored_count = sending.log.next - sending.offered
 
     def _stall(self, sending: Sending, why: str) -> None:
-        sending.stalled, sending.back, sending.whole, sending.why = True, 0, False, why
+        sending.stalled, sending.restored_end, sending.fully_restored, sending.why = True, 0, False, why
 
     def _next(self, sending: Sending) -> Part | None:
         log = sending.log
@@ -227,7 +227,7 @@ class Primary:
             return None
         if block:
             sending.flight.append((end, len(block)))
-            self.flying += len(block)
+            self.in_flight += len(block)
             sending.sent = end
         # Read log.first again: records that were dropped during the read were not sent.
         sending.first = max(sending.first, min(log.first, sending.sent))
@@ -243,16 +243,18 @@ class Primary:
             case Got(next=upto):
                 sending.have = max(sending.have, min(upto, sending.sent))
                 while sending.flight and sending.flight[0][0] <= upto:
-                    self.flying -= sending.flight.popleft()[1]
+                    self.in_flight -= sending.flight.popleft()[1]
             case Trouble(text=text):
-                self.flying -= sum(size for _, size in sending.flight)
+                self.in_flight -= sum(size for _, size in sending.flight)
                 sending.flight.clear()
                 sending.state, sending.why = "stopped", text
             case Checked(agrees=same) if sending.state == "check":
                 return self._checked(sending, same=same)
             case Tail(block=block) if sending.state in {"mending", "back"} and not sending.stalled:
                 try:
-                    return self._mended(sending, block) if sending.state == "mending" else self._back(sending, block)
+                    return (
+                        self._repaired(sending, block) if sending.state == "mending" else self._restored(sending, block)
+                    )
                 except DataFailed as error:
                     self._stall(sending, error.reason)
         return None
@@ -268,36 +270,36 @@ class Primary:
 
     def _continue(self, sending: Sending) -> Word | None:
         """Ask for missing records, holes first, or start to copy."""
-        if sending.mending:
+        if sending.repair:
             sending.state = "mending"
-            return Want(sending.number, sending.mending.wanted)
+            return Want(sending.number, sending.repair.wanted)
         if sending.longer:
             sending.state = "back"
             return Want(sending.number, sending.log.next)
         sending.state = "copying"
         return None
 
-    def _mended(self, sending: Sending, block: bytes) -> Word | None:
-        if (witness := sending.mending.witness) is not None:
+    def _repaired(self, sending: Sending, block: bytes) -> Word | None:
+        if (witness := sending.repair.witness) is not None:
             if not block or mark_at(sending.log, witness) != mark(block):
                 return self.offer(sending.config, sending.log, None)
-            sending.mending.trust()
+            sending.repair.trust()
         else:
-            sending.mending.heard(block)
-            if not sending.mending:
+            sending.repair.heard(block)
+            if not sending.repair:
                 sending.log.mended()
         return self._continue(sending)
 
-    def _back(self, sending: Sending, block: bytes) -> Word | None:
+    def _restored(self, sending: Sending, block: bytes) -> Word | None:
         log = sending.log
-        if block and log.next >= sending.back:
+        if block and log.next >= sending.restored_end:
             try:
                 log.copy(block)
             except ValueError:  # the block is a duplicate, or does not follow the log's end
                 return self.offer(sending.config, log, None)
-            sending.back = log.next
+            sending.restored_end = log.next
             return Want(sending.number, log.next)
-        sending.whole = not block
+        sending.fully_restored = not block
         self.settle(sending)
         return None
 

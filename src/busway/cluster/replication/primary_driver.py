@@ -93,9 +93,9 @@ class PrimaryDriver(NodeProtocolHandler):
         """`notice` gets events such as `mirror`; `stopping` returns whether a node has announced that it stops."""
         self._hub = hub
         self.known = known
-        self.noting = progress
-        self.recalling = recovery
-        self.copying = replica
+        self.progress = progress
+        self.recovery = recovery
+        self.replica = replica
         self.send = send
         self._failover = failover
         self._notice = notice
@@ -117,26 +117,26 @@ class PrimaryDriver(NodeProtocolHandler):
 
     def prepare(self) -> None:
         """The broker's streams are open: replicate them."""
-        if self.copying is not None:
-            self.copying.prepare()
+        if self.replica is not None:
+            self.replica.prepare()
         for stream in self._hub.streams.by_name.values():
             self._adopt(stream, hopeful=bool(self.known.guids))
             self._expect(stream)
 
     async def stop(self) -> None:
         """Close the replicas."""
-        if self.copying is not None:
-            await self.copying.stop()
+        if self.replica is not None:
+            await self.replica.stop()
 
     def kill(self) -> None:
         """Close the replicas without writing, as if the process was killed."""
-        if self.copying is not None:
-            self.copying.kill()
+        if self.replica is not None:
+            self.replica.kill()
 
     @property
     def copies(self) -> dict[tuple[str, str], Stream]:
         """The replicas of other nodes' streams, by guid of the node and name of the stream; read only."""
-        return {} if self.copying is None else self.copying.copies
+        return {} if self.replica is None else self.replica.copies
 
     @property
     def mirrored(self) -> bool:
@@ -164,7 +164,7 @@ class PrimaryDriver(NodeProtocolHandler):
     def _warn_unmirrored(self, name: str) -> None:
         """Warn that this node has no mirror. A node that is a mirror itself warns once only."""
         me = self._hub.name or f"node {self._hub.guid[:8]}"
-        if self.copying is None or self.copying.target is None:
+        if self.replica is None or self.replica.target is None:
             text = "stream %r has safety=mirrored but node %s has no mirror: publishes are acknowledged with one copy"
             log.warning(text, name, me)
         elif len(self._ack_waits) == 1:
@@ -172,7 +172,7 @@ class PrimaryDriver(NodeProtocolHandler):
                 "node %s mirrors %r but has no mirror itself: publishes here, as in stream %r with safety=mirrored,"
                 " are acknowledged with one copy"
             )
-            log.warning(text, me, self.copying.target, name)
+            log.warning(text, me, self.replica.target, name)
 
     def _expect(self, stream: Stream) -> None:
         """Suspend a stream that existed before this start until its mirror has reported its records."""
@@ -192,7 +192,7 @@ class PrimaryDriver(NodeProtocolHandler):
         self._adopt(stream, hopeful=again and bool(self.known.guids))
         if again:
             self._expect(stream)
-        self.noting.changed(stream)
+        self.progress.changed(stream)
         for conn, primary in self._primaries.items():
             if (sending := primary.streams.get(stream.config.name)) is None:
                 self._offer(conn, stream, None, None)
@@ -206,7 +206,7 @@ class PrimaryDriver(NodeProtocolHandler):
         name = stream.config.name
         self._ack_waits.pop(name, None)
         self._suspended.pop(name, None)
-        self.noting.ended(name)
+        self.progress.ended(name)
         self._problems.forget(lambda key: key[1] == name)
         self._hub.watched.discard(stream.number)
         stream.watcher = None
@@ -219,24 +219,24 @@ class PrimaryDriver(NodeProtocolHandler):
 
     def opened(self, conn: int, node: Node) -> None:
         self._linked[conn] = node
-        if self.copying is not None:
+        if self.replica is not None:
             # The mirror hands back its progress before it asks for streams.
             self._failover.before_following(conn, node, partial(self._follow, conn, node))
 
     def _follow(self, conn: int, node: Node) -> None:
-        if self.copying is not None and self._linked.get(conn) is node:
-            self.copying.opened(conn, node)
+        if self.replica is not None and self._linked.get(conn) is node:
+            self.replica.opened(conn, node)
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002, by the hub's clock
         node = self._linked.pop(conn, None)
         self._problems.forget(lambda key: key[0] == conn)
-        if self.copying is not None:
-            self.copying.closed(conn)
+        if self.replica is not None:
+            self.replica.closed(conn)
         if self._primaries.pop(conn, None) is not None and node is not None:
-            self.recalling.keep(list(self._primaries.values()))
+            self.recovery.keep(list(self._primaries.values()))
             log.warning("mirror %s of this node is not linked any more", node)
             self._notice("mirror_gone", {"name": node.name, "guid": node.guid})
-            self.noting.closed(conn, node.guid, ends=self._stopping(node.guid))
+            self.progress.closed(conn, node.guid, ends=self._stopping(node.guid))
             self._look_all()
 
     def room(self, conn: int) -> None:
@@ -254,11 +254,11 @@ class PrimaryDriver(NodeProtocolHandler):
                 self._recalled(conn, message)
             case Heard():
                 if (primary := self._primaries.get(conn)) and (sending := primary.find(message.number)):
-                    self.noting.heard(conn, message, sending.config.name)
+                    self.progress.heard(conn, message, sending.config.name)
             case Back() | Took():
                 self._failover.received_back(conn, message)
-            case _ if self.copying is not None:
-                self.copying.heard(conn, message)
+            case _ if self.replica is not None:
+                self.replica.heard(conn, message)
 
     def _asked(self, conn: int, ask: Ask) -> None:
         """A mirror asks for all streams, or again for some of them."""
@@ -297,23 +297,23 @@ class PrimaryDriver(NodeProtocolHandler):
         self._watch(stream)
         sending = primary.streams[stream.config.name]
         if offer.how != "anew":
-            self.recalling.begin(stream, sending, noted)
+            self.recovery.begin(stream, sending, noted)
         self._suspend(conn, sending)
         self._send_progress(conn, stream, sending)
 
     def _send_progress(self, conn: int, stream: Stream, sending: Sending) -> None:
         """Send the channel journal to a mirror. If the mirror has more entries, ask for those first."""
-        self.recalling.ask(conn, sending)
-        if not sending.recall and not sending.noting:
-            sending.noting = True
-            self.noting.begin(conn, self._linked[conn].guid, stream, sending.number)
+        self.recovery.ask(conn, sending)
+        if not sending.recall and not sending.progress_sent:
+            sending.progress_sent = True
+            self.progress.begin(conn, self._linked[conn].guid, stream, sending.number)
 
     def _recalled(self, conn: int, message: Recalled) -> None:
         primary, streams = self._primaries.get(conn), self._hub.streams.by_name
         if primary is None or (sending := primary.find(message.number)) is None:
             return
         stream = streams.get(sending.config.name)
-        if stream is not None and self.recalling.heard(stream, sending, self._linked[conn], message):
+        if stream is not None and self.recovery.heard(stream, sending, self._linked[conn], message):
             self._send_progress(conn, stream, sending)
             self._suspend(conn, sending)
 
@@ -376,7 +376,7 @@ class PrimaryDriver(NodeProtocolHandler):
     def _written(self, stream: Stream) -> None:
         """The log of a stream may have written more records."""
         for conn, primary in self._primaries.items():
-            if (sending := primary.streams.get(stream.config.name)) is not None and sending.whole:
+            if (sending := primary.streams.get(stream.config.name)) is not None and sending.fully_restored:
                 primary.settle(sending)
                 self._continue(conn, stream.config.name)
             self._pump(conn)
@@ -453,7 +453,7 @@ class PrimaryDriver(NodeProtocolHandler):
         if stream is not None:
             self._hold_channels(stream, settled=not waits)
         behind = name in self._ack_waits and name in self._suspended and sending.have < sending.log.written
-        if waits or self.recalling.waits(sending) or (sending.open and behind):
+        if waits or self.recovery.waits(sending) or (sending.open and behind):
             if name not in self._suspended:
                 self._suspend_stream(name, yes=True)
             self._suspended[name] = self._now + self._wait
@@ -469,7 +469,7 @@ class PrimaryDriver(NodeProtocolHandler):
         ownership = self._hub.channels.ownership
         if settled:
             ownership.settle(stream)
-        ownership.hold(stream, yes=any(map(self.recalling.waits, sendings)))
+        ownership.hold(stream, yes=any(map(self.recovery.waits, sendings)))
 
     def _release(self, name: str) -> None:
         if self._suspended.pop(name, None) is not None:
@@ -489,7 +489,7 @@ class PrimaryDriver(NodeProtocolHandler):
     def _stalls(self, name: str) -> bool:
         """Whether restored records can't be written. The disk would refuse publishes too."""
         found = [primary.streams.get(name) for primary in self._primaries.values()]
-        return any(sending.stalled or sending.whole for sending in found if sending is not None)
+        return any(sending.stalled or sending.fully_restored for sending in found if sending is not None)
 
     # Time.
 
@@ -500,8 +500,8 @@ class PrimaryDriver(NodeProtocolHandler):
     def deadline(self) -> float | None:
         due = [ack_wait.deadline() for ack_wait in self._ack_waits.values()]
         due += [*self._suspended.values(), self._next_look if self._primaries else None]
-        due.append(self.noting.deadline())
-        due.append(None if self.copying is None else self.copying.deadline())
+        due.append(self.progress.deadline())
+        due.append(None if self.replica is None else self.replica.deadline())
         return min((at for at in due if at is not None), default=None)
 
     def expire(self, now: float) -> None:
@@ -519,7 +519,7 @@ class PrimaryDriver(NodeProtocolHandler):
             for name in late:
                 self._release(name)
             self.known.keep(node.guid for conn, node in self._linked.items() if conn in self._primaries)
-        self.noting.expire(now)
+        self.progress.expire(now)
         self._look_all()
         if self._next_look is not None and now >= self._next_look:
             self._next_look = now + _LOOK
@@ -529,8 +529,8 @@ class PrimaryDriver(NodeProtocolHandler):
                 for name in [stream for stream in primary.streams if stream in self._suspended]:
                     self._continue(conn, name)
                 self._pump(conn)
-        if self.copying is not None:
-            self.copying.expire(now)
+        if self.replica is not None:
+            self.replica.expire(now)
 
     # Figures.
 
@@ -540,8 +540,8 @@ class PrimaryDriver(NodeProtocolHandler):
             "mirrors": [self._mirror_figures(conn, primary) for conn, primary in self._primaries.items()],
             "mirrored": {name: ack_wait.kept for name, ack_wait in self._ack_waits.items()},
             "alone": self.alone,
-            "to_mirror": None if self.copying is None else self.copying.target,
-            "mirror_of": None if self.copying is None else self.copying.figures(),
+            "to_mirror": None if self.replica is None else self.replica.target,
+            "mirror_of": None if self.replica is None else self.replica.figures(),
         }
 
     def _mirror_figures(self, conn: int, primary: Primary) -> dict[str, Any]:
@@ -556,4 +556,4 @@ class PrimaryDriver(NodeProtocolHandler):
             for name, sending in primary.streams.items()
         }
         behind = sum(max(sending.log.written - sending.have, 0) for sending in primary.streams.values())
-        return {"name": node.name, "guid": node.guid, "behind": behind, "flying": primary.flying, "streams": streams}
+        return {"name": node.name, "guid": node.guid, "behind": behind, "flying": primary.in_flight, "streams": streams}

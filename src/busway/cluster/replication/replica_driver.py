@@ -155,7 +155,7 @@ class ReplicaDriver:
 
     def _confirm_progress(self, conn: int, word: Noted) -> None:
         """Confirm channel progress when it is written. A replica that fails to write is not eligible any more."""
-        if (copy := self._copy(word.number)) is None or copy.noting is None:
+        if (copy := self._copy(word.number)) is None or copy.last_write is None:
             return
 
         def written(future: "asyncio.Future[None]") -> None:
@@ -165,10 +165,10 @@ class ReplicaDriver:
                 self._send(conn, Heard(word.number, word.serial))
                 self._hub.flush()
 
-        if copy.noting.done():
-            written(copy.noting)
+        if copy.last_write.done():
+            written(copy.last_write)
         else:
-            copy.noting.add_done_callback(written)
+            copy.last_write.add_done_callback(written)
 
     def _copy(self, number: int) -> Copy | None:
         name = None if self._replica is None else self._replica.name(number)
