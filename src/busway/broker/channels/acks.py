@@ -31,33 +31,33 @@ class Acks:
         self.pending = 0
         """Acknowledgements that wait for the journal."""
 
-    def settle(self, who: Who, driver: ChannelDriver, call: int, entries: list[Entry]) -> None:
+    def settle(self, consumer: Who, driver: ChannelDriver, call: int, entries: list[Entry]) -> None:
         """Handle an ACK. It is answered when the journal has recorded it as safely as the stream promises."""
         if entries[0].what is What.RENEW:
-            self._renew(who, driver, call)
+            self._renew(consumer, driver, call)
             return
-        given = [(one.start, one.many) for one in entries if one.what not in {What.EXTEND, What.LAPSE}]
-        self._check_ownership(who, driver, given)
-        self._do(who, driver, call, self._apply(who, driver, entries))
+        given = [(entry.start, entry.many) for entry in entries if entry.what not in {What.EXTEND, What.LAPSE}]
+        self._check_ownership(consumer, driver, given)
+        self._do(consumer, driver, call, self._apply(consumer, driver, entries))
 
-    def fail(self, who: Who, driver: ChannelDriver, call: int, nack: Nack) -> None:
+    def fail(self, consumer: Who, driver: ChannelDriver, call: int, nack: Nack) -> None:
         """Handle a NACK. It is answered when the journal has recorded it as safely as the stream promises."""
-        self._check_ownership(who, driver, nack.spans)
+        self._check_ownership(consumer, driver, nack.spans)
         machine, now = driver.machine, driver.now
         if nack.reject:
-            actions = machine.acks.reject(who, nack.spans, now, failure=nack.failure)
+            actions = machine.acks.reject(consumer, nack.spans, now, failure=nack.failure)
         else:
             delay = None if nack.delay is None else nack.delay * MILLI
-            actions = machine.acks.nack(who, nack.spans, delay, now, failure=nack.failure)
-        self._do(who, driver, call, [actions])
+            actions = machine.acks.nack(consumer, nack.spans, delay, now, failure=nack.failure)
+        self._do(consumer, driver, call, [actions])
 
-    def _check_ownership(self, who: Who, driver: ChannelDriver, given: Iterable[Span]) -> None:
+    def _check_ownership(self, consumer: Who, driver: ChannelDriver, given: Iterable[Span]) -> None:
         if driver.machine.suspended or not self._peers.owns(driver.stream.copied):
-            driver.machine.revoke(who, given)
+            driver.machine.revoke(consumer, given)
             text = "the mirror of this broker may deliver from it now; the message may be redelivered"
             raise StoreFailed(f"channel {driver.name!r}: {text}")
 
-    def _do(self, who: Who, driver: ChannelDriver, call: int, steps: Iterable[list[Action]]) -> None:
+    def _do(self, consumer: Who, driver: ChannelDriver, call: int, steps: Iterable[list[Action]]) -> None:
         good, left = 0, list[Span]()
         written: asyncio.Future[None] | None = None
         for actions in steps:
@@ -67,13 +67,13 @@ class Acks:
                     left += action.left
             written = driver.do(actions) or written
         if written is None or (written.done() and written.exception() is None):
-            self._answer(who, call, good, left)
+            self._answer(consumer, call, good, left)
         else:
-            session = self._hub.sessions.get(who[0])
+            session = self._hub.sessions.get(consumer[0])
             self.pending += 1
-            written.add_done_callback(lambda written: self._answer_later(session, who, call, good, left, written))
+            written.add_done_callback(lambda written: self._answer_later(session, consumer, call, good, left, written))
 
-    def _apply(self, who: Who, driver: ChannelDriver, entries: list[Entry]) -> Iterator[list[Action]]:
+    def _apply(self, consumer: Who, driver: ChannelDriver, entries: list[Entry]) -> Iterator[list[Action]]:
         machine, now = driver.machine, driver.now
         at = 0
         while at < len(entries):
@@ -85,38 +85,40 @@ class Acks:
                 end += 1
             at = end
             if what is What.ACK:
-                yield machine.acks.ack(who, spans, now)
+                yield machine.acks.ack(consumer, spans, now)
             elif what is What.EXTEND:
-                yield machine.acks.extend(who, spans, now)
+                yield machine.acks.extend(consumer, spans, now)
             elif what is What.LAPSE:
-                yield machine.acks.lapse(who, spans)
+                yield machine.acks.lapse(consumer, spans)
             else:
                 if what is What.RELEASE:
-                    machine.stop(who)  # it is about to leave, and must not get the same messages again
-                yield machine.acks.nack(who, spans, delay, now, counted=what is What.NACK)
+                    machine.stop(consumer)  # it is about to leave, and must not get the same messages again
+                yield machine.acks.nack(consumer, spans, delay, now, counted=what is What.NACK)
 
-    def _renew(self, who: Who, driver: ChannelDriver, call: int) -> None:
+    def _renew(self, consumer: Who, driver: ChannelDriver, call: int) -> None:
         """Renew the leases of a consumer. The answer has the lease time and the number of messages in flight."""
-        (answer,) = driver.machine.acks.renew(who, driver.now)
+        (answer,) = driver.machine.acks.renew(consumer, driver.now)
         assert isinstance(answer, AckResult)
         held = answer.good
-        if who[0] not in self._hub.channels.consumers.node_sinks:
-            held += self._peers.renew(who)
+        if consumer[0] not in self._hub.channels.consumers.node_sinks:
+            held += self._peers.renew(consumer)
         lease = min(int(driver.machine.config.lease * 1000 + 0.999), _LONGEST)
-        self._hub.channels.consumers.sink(who).result(who, call, Code.OK, lease << 32 | min(held, _LONGEST), "")
+        self._hub.channels.consumers.sink(consumer).result(
+            consumer, call, Code.OK, lease << 32 | min(held, _LONGEST), ""
+        )
 
-    def _answer(self, who: Who, call: int, good: int, left: list[Span]) -> None:
+    def _answer(self, consumer: Who, call: int, good: int, left: list[Span]) -> None:
         if left:
-            self._hub.channels.consumers.sink(who).result(
-                who, call, Code.ACK_LATE, good, msgspec.json.encode(left).decode()
+            self._hub.channels.consumers.sink(consumer).result(
+                consumer, call, Code.ACK_LATE, good, msgspec.json.encode(left).decode()
             )
         else:
-            self._hub.channels.consumers.sink(who).result(who, call, Code.OK, good, "")
+            self._hub.channels.consumers.sink(consumer).result(consumer, call, Code.OK, good, "")
 
     def _answer_later(
         self,
         session: "Session | None",
-        who: Who,
+        consumer: Who,
         call: int,
         good: int,
         left: list[Span],
@@ -127,7 +129,7 @@ class Acks:
             return  # the connection has ended, and another one may have its number
         error = None if written.cancelled() else written.exception()
         if isinstance(error, BusError):
-            self._hub.channels.consumers.sink(who).result(who, call, error.code, 0, error.reason)
+            self._hub.channels.consumers.sink(consumer).result(consumer, call, error.code, 0, error.reason)
         else:
-            self._answer(who, call, good, left)
+            self._answer(consumer, call, good, left)
         self._hub.flush()

@@ -59,16 +59,16 @@ class ChannelConsumers:
                 self._peers.left((conn, number))
         driver.consumers.clear()
 
-    def sink(self, who: Who) -> Sink:
+    def sink(self, consumer: Who) -> Sink:
         """The sink of a consumer."""
-        return self.node_sinks.get(who[0], self._clients)
+        return self.node_sinks.get(consumer[0], self._clients)
 
-    def taken(self, who: Who, number: int, got: int) -> None:
+    def taken(self, consumer: Who, number: int, got: int) -> None:
         """Answer a take that has ended with so many messages."""
-        if (finish := self._shared_takes.pop((who, number), None)) is not None:
+        if (finish := self._shared_takes.pop((consumer, number), None)) is not None:
             finish(got)
         else:
-            self.sink(who).result(who, number, Code.OK, got, "")
+            self.sink(consumer).result(consumer, number, Code.OK, got, "")
 
     # Frames.
 
@@ -96,53 +96,53 @@ class ChannelConsumers:
         except BusError as error:
             self.sink((conn, number)).result((conn, number), call, error.code, 0, error.reason)
 
-    def _acked(self, who: Who, driver: ChannelDriver, call: int, rest: bytes) -> None:
+    def _acked(self, consumer: Who, driver: ChannelDriver, call: int, rest: bytes) -> None:
         """Handle an ACK: for messages of this broker, or of another node of the cluster."""
         guid, entries = frames.entries_of(rest)
-        if self._is_here(who, guid):
-            self._acknowledge(who, lambda: self.acks.settle(who, driver, call, entries))
+        if self._is_here(consumer, guid):
+            self._acknowledge(consumer, lambda: self.acks.settle(consumer, driver, call, entries))
         elif self._members.clustered:
-            self._peers.acknowledge(who, guid or "", call, frames.ACK, rest[frames.GUID :])
+            self._peers.acknowledge(consumer, guid or "", call, frames.ACK, rest[frames.GUID :])
 
-    def _nacked(self, who: Who, driver: ChannelDriver, call: int, nack: "frames.Nack") -> None:
+    def _nacked(self, consumer: Who, driver: ChannelDriver, call: int, nack: "frames.Nack") -> None:
         """Handle a NACK: for messages of this broker, or of another node of the cluster."""
-        if self._is_here(who, nack.broker or None):
-            self._acknowledge(who, lambda: self.acks.fail(who, driver, call, nack))
+        if self._is_here(consumer, nack.broker or None):
+            self._acknowledge(consumer, lambda: self.acks.fail(consumer, driver, call, nack))
         elif self._members.clustered:
             rest = msgspec.msgpack.encode(msgspec.structs.replace(nack, broker=""))
-            self._peers.acknowledge(who, nack.broker, call, frames.NACK, rest)
+            self._peers.acknowledge(consumer, nack.broker, call, frames.NACK, rest)
 
-    def _is_here(self, who: Who, guid: str | None) -> bool:
+    def _is_here(self, consumer: Who, guid: str | None) -> bool:
         """True if this broker has stored the messages. Raises StoreFailed if `guid` is not a known node."""
         if guid is None or guid == self._hub.guid:
             return True
-        if not self._members.clustered or who[0] in self.node_sinks:
+        if not self._members.clustered or consumer[0] in self.node_sinks:
             raise StoreFailed(f"the broker {guid} has stored the message and is not known here; it may be redelivered")
         return False
 
-    def _acknowledge(self, who: Who, work: Callable[[], None]) -> None:
+    def _acknowledge(self, consumer: Who, work: Callable[[], None]) -> None:
         work()
-        if who[0] not in self.node_sinks:
-            self._peers.acknowledged_here(who)
+        if consumer[0] not in self.node_sinks:
+            self._peers.acknowledged_here(consumer)
 
-    def _begin(self, who: Who, call: int, join: Join) -> None:
-        conn, number = who
+    def _begin(self, consumer: Who, call: int, join: Join) -> None:
+        conn, number = consumer
         driver = self._consumed.get(conn, {}).get(number)
         if (
             driver is not None
             and join.again
             and (driver.stream.config.name, driver.name) == (join.stream, join.channel)
         ):
-            self.window(who, join.window)
+            self.window(consumer, join.window)
             if conn not in self.node_sinks:
-                self._peers.joined(who, join, driver)
-            self.sink(who).result(who, call, Code.OK, driver.machine.floor, "")
+                self._peers.joined(consumer, join, driver)
+            self.sink(consumer).result(consumer, call, Code.OK, driver.machine.floor, "")
             return
-        if driver is not None or who in self._joining:
+        if driver is not None or consumer in self._joining:
             raise Rejected(f"the connection consumes a channel with number {number} already", code=Code.DUPLICATE)
         self._check_room(conn)
-        self._joining[who] = call
-        self._spawn(self._join(self._hub.sessions.get(conn), who, call, join))
+        self._joining[consumer] = call
+        self._spawn(self._join(self._hub.sessions.get(conn), consumer, call, join))
 
     def _check_room(self, conn: int) -> None:
         if conn not in self.node_sinks and len(self._consumed.get(conn, ())) >= (
@@ -151,95 +151,95 @@ class ChannelConsumers:
             reason = f"the connection consumes {most} channels, which is the limit; leave one first"
             raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
 
-    async def _join(self, session: "Session | None", who: Who, call: int, join: Join) -> None:
+    async def _join(self, session: "Session | None", consumer: Who, call: int, join: Join) -> None:
         driver: ChannelDriver | None = None
         try:
             driver = await self._channels.find_or_declare(join)
             if session is None or session.conn >= 0:
-                self._enter(driver, who, call, join)
+                self._enter(driver, consumer, call, join)
         except BusError as error:
             if session is None or session.conn >= 0:
-                self.sink(who).result(who, call, error.code, 0, error.reason)
+                self.sink(consumer).result(consumer, call, error.code, 0, error.reason)
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
             self._hub.unexpected(error, session, "a channel")
         finally:
-            if self._joining.get(who) == call:
-                del self._joining[who]
+            if self._joining.get(consumer) == call:
+                del self._joining[consumer]
             if driver is not None and not driver.consumers:
                 self._channels.await_consumer(driver)
             self._hub.flush()
 
-    def _enter(self, driver: ChannelDriver, who: Who, call: int, join: Join) -> None:
-        conn, number = who
-        if self._joining.get(who) != call or driver.over:
+    def _enter(self, driver: ChannelDriver, consumer: Who, call: int, join: Join) -> None:
+        conn, number = consumer
+        if self._joining.get(consumer) != call or driver.over:
             raise Rejected(f"the channel {join.channel!r} was left or removed during the join", code=Code.NO_CHANNEL)
         self._check_room(conn)  # again: several joins may have been in progress
         driver.catch_up()
         session = self._hub.sessions.get(conn)
-        actions = driver.machine.join(who, join.window, driver.now, "" if session is None else session.name)
+        actions = driver.machine.join(consumer, join.window, driver.now, "" if session is None else session.name)
         if self._stopping:
-            driver.machine.stop(who)
-        driver.consumers.add(who)
+            driver.machine.stop(consumer)
+        driver.consumers.add(consumer)
         if conn in self.node_sinks:
-            driver.drained.add(who)
+            driver.drained.add(consumer)
         self._consumed.setdefault(conn, {})[number] = driver
         if not driver.stream.copied:
             self._hub.engine.follow_stream(driver.stream.number, yes=True)
-        self.sink(who).result(who, call, Code.OK, driver.machine.floor, "")
+        self.sink(consumer).result(consumer, call, Code.OK, driver.machine.floor, "")
         if conn not in self.node_sinks:
-            self._peers.joined(who, join, driver)
+            self._peers.joined(consumer, join, driver)
         driver.do(actions)
 
-    def _leave(self, who: Who, driver: ChannelDriver, *, lost: bool = False, grace: float = 0.0) -> None:
-        self._consumed.get(who[0], {}).pop(who[1], None)
-        for key in [key for key in self._shared_takes if key[0] == who]:
+    def _leave(self, consumer: Who, driver: ChannelDriver, *, lost: bool = False, grace: float = 0.0) -> None:
+        self._consumed.get(consumer[0], {}).pop(consumer[1], None)
+        for key in [key for key in self._shared_takes if key[0] == consumer]:
             del self._shared_takes[key]
-        if who[0] not in self.node_sinks:
-            self._peers.left(who, lost=lost)
-        driver.left(who)
-        driver.do(driver.machine.leave(who, driver.now, lost=lost, grace=grace))
+        if consumer[0] not in self.node_sinks:
+            self._peers.left(consumer, lost=lost)
+        driver.left(consumer)
+        driver.do(driver.machine.leave(consumer, driver.now, lost=lost, grace=grace))
         number = driver.stream.number
         if not driver.stream.copied and not any(
-            one.consumers for one in self._channels.channels.get(number, {}).values()
+            other.consumers for other in self._channels.channels.get(number, {}).values()
         ):
             self._hub.engine.follow_stream(number, yes=number in self._hub.watched)
 
-    def _take(self, who: Who, driver: ChannelDriver, call: int, take: "frames.Take | int") -> None:
+    def _take(self, consumer: Who, driver: ChannelDriver, call: int, take: "frames.Take | int") -> None:
         machine = driver.machine
-        if who[0] in self.node_sinks:
-            driver.drained.add(who)
-        elif self._peers.take(who, call, take):
+        if consumer[0] in self.node_sinks:
+            driver.drained.add(consumer)
+        elif self._peers.take(consumer, call, take):
             return
         if isinstance(take, int):
-            driver.do(machine.cancel_take(who, take, driver.now))
-        elif machine.takes(who) >= (most := self._hub.settings.pending):
+            driver.do(machine.cancel_take(consumer, take, driver.now))
+        elif machine.takes(consumer) >= (most := self._hub.settings.pending):
             reason = f"the consumer has {most} takes pending, which is the limit; await one first"
             raise LimitExceeded(reason, code=Code.TOO_MANY_PENDING)
         else:
-            driver.do(machine.take(who, call, take.most, take.timeout, driver.now, whole=take.whole))
+            driver.do(machine.take(consumer, call, take.most, take.timeout, driver.now, whole=take.whole))
 
-    def take_here(self, who: Who, number: int, most: int, finish: Callable[[int], None]) -> None:
+    def take_here(self, consumer: Who, number: int, most: int, finish: Callable[[int], None]) -> None:
         """Deliver up to so many of this broker's messages at once, as part of a take from several nodes.
 
         `finish` is called with the number of messages delivered.
         """
-        driver = self._consumed.get(who[0], {}).get(who[1])
+        driver = self._consumed.get(consumer[0], {}).get(consumer[1])
         if driver is None:
             finish(0)
             return
-        self._shared_takes[who, number] = finish
-        driver.drained.add(who)
-        driver.do(driver.machine.take(who, number, most, 0.0, driver.now))
+        self._shared_takes[consumer, number] = finish
+        driver.drained.add(consumer)
+        driver.do(driver.machine.take(consumer, number, most, 0.0, driver.now))
 
-    def in_flight(self, who: Who) -> int:
+    def in_flight(self, consumer: Who) -> int:
         """The number of messages that a consumer has in flight."""
-        driver = self._consumed.get(who[0], {}).get(who[1])
-        return 0 if driver is None else driver.machine.count_in_flight(who)
+        driver = self._consumed.get(consumer[0], {}).get(consumer[1])
+        return 0 if driver is None else driver.machine.count_in_flight(consumer)
 
-    def window(self, who: Who, window: int) -> None:
+    def window(self, consumer: Who, window: int) -> None:
         """Set how many of this broker's messages a consumer may have in flight."""
-        if (driver := self._consumed.get(who[0], {}).get(who[1])) is not None:
-            driver.do(driver.machine.join(who, window, driver.now))
+        if (driver := self._consumed.get(consumer[0], {}).get(consumer[1])) is not None:
+            driver.do(driver.machine.join(consumer, window, driver.now))
 
     # Connections.
 
@@ -267,8 +267,8 @@ class ChannelConsumers:
         for number, driver in list(self._consumed.get(conn, {}).items()):
             self._leave((conn, number), driver, lost=True, grace=self._hub.settings.grace)
         self._consumed.pop(conn, None)
-        for who in [who for who in self._joining if who[0] == conn]:
-            del self._joining[who]
+        for consumer in [consumer for consumer in self._joining if consumer[0] == conn]:
+            del self._joining[consumer]
 
     def _spawn(self, work: Any) -> None:
         task = self._hub.loop.create_task(work, name="busway channel")

@@ -138,8 +138,8 @@ class ChannelDriver:
     def _report_more(self) -> None:
         """Report to drained consumers that there are messages; once, until they take again."""
         drained, self.drained = self.drained, set()
-        for who in drained & self.consumers:
-            self._hub.channels.consumers.sink(who).more(who)
+        for consumer in drained & self.consumers:
+            self._hub.channels.consumers.sink(consumer).more(consumer)
 
     def catch_up(self) -> None:
         """Pass the bounds of the stream to the machine. A stream in memory drops old messages without notice."""
@@ -161,11 +161,11 @@ class ChannelDriver:
         self.catch_up()
         self.do(self.machine.unsuspend(self.now))
 
-    def left(self, who: Who) -> None:
+    def left(self, consumer: Who) -> None:
         """Forget a consumer that has left. Another consumer may get its number."""
-        self.consumers.discard(who)
-        self.drained.discard(who)
-        self._short.pop(who, None)
+        self.consumers.discard(consumer)
+        self.drained.discard(consumer)
+        self._short.pop(consumer, None)
 
     def figures(self) -> dict[str, Any]:
         """The settings, position and messages in flight of the channel, with the keys of a ChannelInfo."""
@@ -262,15 +262,15 @@ class ChannelDriver:
 
     def _deliver(self, action: Deliver) -> bool:
         """Deliver records, block by block."""
-        who, spans, deliveries = action
-        sink = self._hub.channels.consumers.sink(who)
+        consumer, spans, deliveries = action
+        sink = self._hub.channels.consumers.sink(consumer)
         lost: list[Span] = []
         rest = deque(spans)
-        while rest and who in self.consumers:
+        while rest and consumer in self.consumers:
             found = self._fetch(rest[0][0], _MOST)
             if found is None:
-                self._todo[0] = Deliver(who, list(rest), deliveries)
-                self._skip(who, lost)
+                self._todo[0] = Deliver(consumer, list(rest), deliveries)
+                self._skip(consumer, lost)
                 return False
             first, following, block = found
             parts: list[Span] = []
@@ -283,17 +283,17 @@ class ChannelDriver:
             if not parts:  # the stream has none of the remaining messages any more
                 lost += rest
                 break
-            lost += sink.hand(who, self.stream.number, block, parts, deliveries)
+            lost += sink.hand(consumer, self.stream.number, block, parts, deliveries)
         self._todo.popleft()
-        self._skip(who, lost)
-        if not sink.has_room(who):
-            self.machine.stop(who)
-            sink.want_room(who)
+        self._skip(consumer, lost)
+        if not sink.has_room(consumer):
+            self.machine.stop(consumer)
+            sink.want_room(consumer)
         return True
 
-    def _skip(self, who: Who, spans: list[Span]) -> None:
+    def _skip(self, consumer: Who, spans: list[Span]) -> None:
         if spans:
-            self._short[who] = self._short.get(who, 0) + sum(count for _, count in spans)
+            self._short[consumer] = self._short.get(consumer, 0) + sum(count for _, count in spans)
             self._add(self.machine.skip(spans, self.now))
 
     def _move_to_dead_letters(self, action: Bury) -> bool:
@@ -325,10 +325,10 @@ class ChannelDriver:
         name = self.stream.config.name
         if not action.before:
             log.warning("stream %r dropped %d messages that channel %r had not finished", name, count, self.name)
-        for who in self.consumers if action.consumer is None else self.consumers & {action.consumer}:
-            sink = self._hub.channels.consumers.sink(who)
+        for consumer in self.consumers if action.consumer is None else self.consumers & {action.consumer}:
+            sink = self._hub.channels.consumers.sink(consumer)
             for start, many in action.spans:
-                sink.gap(who, self.stream.number, start, start + many)
+                sink.gap(consumer, self.stream.number, start, start + many)
 
     # Blocks.
 

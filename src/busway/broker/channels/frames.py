@@ -181,7 +181,7 @@ def entries_of(rest: bytes) -> tuple[str | None, list[Entry]]:
     if len(rest) > _MOST * _ENTRY.size:
         raise Rejected(f"ACK: more than {_MOST} entries; send several frames", code=Code.INVALID_SETTING)
     entries = list(_entries(rest))
-    if len(entries) > 1 and any(one.what is What.RENEW for one in entries):
+    if len(entries) > 1 and any(entry.what is What.RENEW for entry in entries):
         raise Rejected("ACK: renew (4) must be the only entry of its frame", code=Code.INVALID_SETTING)
     return guid, entries
 

@@ -123,11 +123,11 @@ class Journal(RecordFile):
 
     def _count(self, given: list[Entry | Stamp]) -> list[Entry]:
         """Count the queued entries. Returns them without the stamps."""
-        plain = [one for one in given if not isinstance(one, Stamp)]
+        plain = [entry for entry in given if not isinstance(entry, Stamp)]
         if self.lineage is not None:
             self.lineage.add(len(plain))
         elif len(plain) < len(given):
-            self.stamp = next(one for one in reversed(given) if isinstance(one, Stamp))
+            self.stamp = next(entry for entry in reversed(given) if isinstance(entry, Stamp))
         return plain
 
     def mended(self, known: Stamp) -> None:

@@ -66,7 +66,7 @@ class JournalIdentity:
         return Stamp(self._name, self._life, self._count)
 
     def lacks(self, known: Stamp) -> Loss:
-        """What this journal lacks of what a mirror with this stamp has."""
+        """The part of a mirror's entries, up to this stamp, that this journal lacks."""
         if known.journal != self._name:
             return "lost" if self._young else ""
         return "behind" if known.count > self._ends.get(known.life, known.count) else ""

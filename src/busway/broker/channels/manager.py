@@ -86,7 +86,7 @@ class Channels:
 
     async def added(self, stream: Stream) -> None:
         """Open the channels of a new or reopened stream at their recorded progress."""
-        journal = stream.notes() or _journal_of(stream)
+        journal = stream.channel_journal() or _journal_of(stream)
         states = await journal.start()
         self.journals[stream.number] = journal
         self.channels[stream.number] = {}
@@ -357,11 +357,15 @@ class Channels:
         Those nodes manage the windows of their consumers, and don't see a lease end.
         """
         machine = driver.machine
-        had = {who: machine.count_in_flight(who) for who in driver.consumers if who[0] in self.consumers.node_sinks}
+        had = {
+            consumer: machine.count_in_flight(consumer)
+            for consumer in driver.consumers
+            if consumer[0] in self.consumers.node_sinks
+        }
         yield
-        for who, before in had.items():
-            if machine.count_in_flight(who) < before:
-                self.consumers.sink(who).more(who)
+        for consumer, before in had.items():
+            if machine.count_in_flight(consumer) < before:
+                self.consumers.sink(consumer).more(consumer)
 
     def _set_alarm(self, driver: ChannelDriver) -> None:
         when = driver.machine.deadline()

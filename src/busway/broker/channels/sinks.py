@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 class Sink(Protocol):
     """Delivers to consumers. `ClientSink` reaches clients, and `cluster.channels.host` other nodes."""
 
-    def hand(self, who: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
+    def hand(self, consumer: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
         """Deliver these records of a block. Returns those that have expired or are missing."""
 
-    def has_room(self, who: Who) -> bool:
+    def has_room(self, consumer: Who) -> bool:
         """Whether the consumer can get more now."""
 
-    def want_room(self, who: Who) -> None:
+    def want_room(self, consumer: Who) -> None:
         """Have `Channels.room` called when the consumer has room again."""
 
-    def result(self, who: Who, call: int, code: int, value: int, text: str) -> None:
+    def result(self, consumer: Who, call: int, code: int, value: int, text: str) -> None:
         """Answer a frame of the consumer."""
 
-    def gap(self, who: Who, stream: int, begin: int, end: int) -> None:
+    def gap(self, consumer: Who, stream: int, begin: int, end: int) -> None:
         """Report that the stream has dropped these offsets."""
 
-    def ended(self, who: Who, code: int, text: str) -> None:
+    def ended(self, consumer: Who, code: int, text: str) -> None:
         """Report that the channel has ended."""
 
-    def more(self, who: Who) -> None:
+    def more(self, consumer: Who) -> None:
         """Report that the channel has messages again, to a consumer whose takes have ended."""
 
 
@@ -43,24 +43,24 @@ class ClientSink:
         self._hub = hub
         self._peers = peers
 
-    def hand(self, who: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
-        return self._hub.engine.hand_records(*who, stream, block, spans, deliveries)[1]
+    def hand(self, consumer: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
+        return self._hub.engine.hand_records(*consumer, stream, block, spans, deliveries)[1]
 
-    def has_room(self, who: Who) -> bool:
-        return self._hub.engine.has_room(*who)
+    def has_room(self, consumer: Who) -> bool:
+        return self._hub.engine.has_room(*consumer)
 
-    def want_room(self, who: Who) -> None:
-        self._hub.engine.want_room(*who)
+    def want_room(self, consumer: Who) -> None:
+        self._hub.engine.want_room(*consumer)
 
-    def result(self, who: Who, call: int, code: int, value: int, text: str) -> None:
-        self._hub.engine.result(who[0], call, code, value, text)
+    def result(self, consumer: Who, call: int, code: int, value: int, text: str) -> None:
+        self._hub.engine.result(consumer[0], call, code, value, text)
 
-    def gap(self, who: Who, stream: int, begin: int, end: int) -> None:
-        self._hub.engine.tell_gap(*who, stream, begin, end)
+    def gap(self, consumer: Who, stream: int, begin: int, end: int) -> None:
+        self._hub.engine.tell_gap(*consumer, stream, begin, end)
 
-    def ended(self, who: Who, code: int, text: str) -> None:
-        self._hub.engine.tell_ended(*who, code, text)
+    def ended(self, consumer: Who, code: int, text: str) -> None:
+        self._hub.engine.tell_ended(*consumer, code, text)
 
-    def more(self, who: Who) -> None:
+    def more(self, consumer: Who) -> None:
         """Report only consumers that take from several nodes. All others get what their window allows."""
-        self._peers.more_here(who)
+        self._peers.more_here(consumer)

@@ -166,7 +166,7 @@ class Providers:
     def _add(self, provider: Provider) -> Provider:
         others = self._topics.setdefault(provider.topic, [])
         # Otherwise a new provider would get every request until its work equals the total work of the others.
-        provider.busy = min((one.busy for one in others), default=0.0)
+        provider.busy = min((other.busy for other in others), default=0.0)
         others.append(provider)
         self._conns.setdefault(provider.conn, {})[provider] = None
         self._named[provider.conn, provider.service] = provider

@@ -319,7 +319,8 @@ class SharedRequests(PendingRequests):
             return []
         if any(attempt.phase is Phase.AT_WORK for attempt in request.attempts.values()):
             return []
-        left = [one for one in self._candidates(request) if one not in request.tried and one.free(now)]
+        candidates = self._candidates(request)
+        left = [provider for provider in candidates if provider not in request.tried and provider.free(now)]
         local = [provider for provider in left if not provider.remote]
         # Other nodes follow when no provider is left here, also none whose answer to an Ask is missing.
         for some in (local, [provider for provider in left if provider.remote]):
@@ -427,8 +428,8 @@ class SharedRequests(PendingRequests):
         time = f"the {request.limit:g} s that the requester gave"
         if request.gather:
             names = [
-                self._reply(request, one.provider, ERROR | PARTIAL, Code.SERVICE_GONE, b"", late(one, time))
-                for one in request.attempts.values()
+                self._reply(request, attempt.provider, ERROR | PARTIAL, Code.SERVICE_GONE, b"", late(attempt, time))
+                for attempt in request.attempts.values()
             ]
             return [*self._last(request, names, now)]
         self._close(request, now)

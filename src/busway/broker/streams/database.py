@@ -309,7 +309,7 @@ class DatabaseStream(Stream):
         return min(await self.store.find_time(moment), self.safe)
 
     async def find(self, topic: str, sequence: int) -> int | None:
-        known = {one.topic: one for one in await self.store.topics()}.get(topic)
+        known = {usage.topic: usage for usage in await self.store.topics()}.get(topic)
         if known is None or sequence > known.last:
             return None
         return await self.store.find(topic, max(sequence, known.first))
@@ -318,9 +318,9 @@ class DatabaseStream(Stream):
         return offset
 
     async def topics(self) -> list[tuple[str, int, int, int]]:
-        return [(one.topic, one.first, one.last, one.count) for one in await self.store.topics()]
+        return [(usage.topic, usage.first, usage.last, usage.count) for usage in await self.store.topics()]
 
-    def notes(self) -> "ProgressLog":
+    def channel_journal(self) -> "ProgressLog":
         from busway.broker.streams.stores.channels import DatabaseJournal  # noqa: PLC0415, as above
 
         return DatabaseJournal(self.store)

@@ -101,7 +101,7 @@ def _read_one(folder: Path, file: Path, stores: Mapping[str, str]) -> StreamConf
         config = msgspec.convert(plain, StreamConfig)
         made = StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
     except FileNotFoundError:
-        if not any((folder / one).exists() for one in (LOG, FILE)):
+        if not any((folder / name).exists() for name in (LOG, FILE)):
             return None
         raise DataFailed(f"the stream in {folder} can't be opened: its {file} is missing") from None
     except OSError as error:

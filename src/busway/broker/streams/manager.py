@@ -279,10 +279,10 @@ class Streams:
         """Refuse the safety `mirrored` if this broker has no mirror. Only for requests of clients of this broker."""
         if config.safety == "mirrored" and not self._peers.mirrored:
             others = self._peers.mirrored_nodes()
-            there = f"; or ask {' or '.join(others)}, which has a mirror" * bool(others)
+            hint = f"; or ask {' or '.join(others)}, which has a mirror" * bool(others)
             raise Rejected(
                 "this broker has no mirror, so no message can be mirrored: "
-                f"start a broker with --mirror-of first{there}",
+                f"start a broker with --mirror-of first{hint}",
                 code=Code.INVALID_SETTING,
             )
 

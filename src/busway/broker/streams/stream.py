@@ -282,8 +282,8 @@ class Stream:
         """Of each topic: its name, its first and last sequence, and the number of records."""
         return await asyncio.to_thread(self.log.topics)  # there may be very many
 
-    def notes(self) -> "ProgressLog | None":
-        """The channel journal that the store of this stream has. None: the broker keeps one in the folder, if there is one."""
+    def channel_journal(self) -> "ProgressLog | None":
+        """The channel journal in the store of this stream. None: the channel manager writes one in the folder."""
         return None
 
     # Time.

@@ -14,7 +14,7 @@ from busway.common.intervals import Intervals
 
 
 class Acks:
-    """The acknowledgements of one channel: each method returns an AckResult and what follows from it."""
+    """The acknowledgements of one channel: each method returns an AckResult and the actions that follow."""
 
     def __init__(self, status: Status, consumers: Consumers, in_flight: InFlight, dispatch: Dispatch) -> None:
         self._status = status
@@ -31,10 +31,10 @@ class Acks:
         for start, count in spans:
             asked += count
             named.append((start, count))
-            one, two, three = self._in_flight.finish(start, start + count, holder, pieces)
-            freed += one
-            waited += two
-            others += three
+            finished = self._in_flight.finish(start, start + count, holder, pieces)
+            freed += finished[0]
+            waited += finished[1]
+            others += finished[2]
         out: list[Action] = [self._result(consumer, asked, freed + waited, others, named, pieces)]
         if pieces:
             self._dispatch.record_done(pieces, out)

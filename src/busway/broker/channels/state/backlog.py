@@ -64,7 +64,7 @@ class Backlog:
             self.past.raise_floor(self.cursor)
         else:
             self.ready += [(start, start + count, 0) for start, count in spans]
-        self.fresh = sum(one[1] - one[0] for one in self.ready)
+        self.fresh = sum(end - start for start, end, _ in self.ready)
         self.scanned = max(self.scanned, next_)
         return True
 

@@ -122,7 +122,7 @@ class Channel:
         now: float,
         keys: Keys | None = None,
     ) -> list[Action]:
-        """The answer to a Read: what it found before `next_`, in order; with `order_by` also the key of each message.
+        """The answer to a Read: the messages found before `next_`, in order; with `order_by` also the key of each message.
 
         The answer to a Read from before the channel moved is ignored.
         """
@@ -146,7 +146,7 @@ class Channel:
         unassigned += self.backlog.trim(first)
         if unassigned:
             out.append(ReportLost(None, unassigned))
-        count = sum(count for one in out if isinstance(one, ReportLost) for _, count in one.spans)
+        count = sum(count for action in out if isinstance(action, ReportLost) for _, count in action.spans)
         if count:
             unreported = 0 if self.consumers else sum(count for _, count in unassigned)
             status.lost += count
@@ -187,7 +187,7 @@ class Channel:
         return self.dispatch.pump(now, self._report_lost(consumer))
 
     def check_free(self, *, exclusive: bool = False) -> None:
-        """Raise ChannelBusy if the channel takes no further consumer, or can't be exclusive since it has one."""
+        """Raise ChannelBusy if the channel takes no further consumer, or can't be exclusive because it has one."""
         if self.consumers and self.config.exclusive:
             raise ChannelBusy(f"the channel {self.name!r} is exclusive and has a consumer")
         if self.consumers and exclusive:
@@ -218,16 +218,16 @@ class Channel:
             self._alone = until
 
     def stop(self, consumer: Who) -> None:
-        """The connection of the consumer is full: it gets nothing more for now, whatever its window says."""
-        if one := self.consumers.get(consumer):
-            one.stopped = True
-            self.consumers.rate(one)
+        """The connection of the consumer is full: it gets no more messages until unstop(), independent of its window."""
+        if holder := self.consumers.get(consumer):
+            holder.stopped = True
+            self.consumers.rate(holder)
 
     def unstop(self, consumer: Who, now: float) -> list[Action]:
         """The connection of the consumer has room again."""
-        if one := self.consumers.get(consumer):
-            one.stopped = False
-            self.consumers.rate(one)
+        if holder := self.consumers.get(consumer):
+            holder.stopped = False
+            self.consumers.rate(holder)
         return self.dispatch.pump(now, [])
 
     def take(
@@ -237,13 +237,13 @@ class Channel:
 
         It ends earlier at its timeout. Not whole: it also ends as soon as it has a message and no more are available.
         """
-        one = self.consumers.get(consumer)
-        if one is None or most <= 0:
+        holder = self.consumers.get(consumer)
+        if holder is None or most <= 0:
             return [TakeDone(consumer, number, 0)]
-        take = Take(one, number, most, now + timeout if timeout > 0 else inf, whole)
-        one.takes.append(take)
-        one.wanted += most
-        self.consumers.rate(one)
+        take = Take(holder, number, most, now + timeout if timeout > 0 else inf, whole)
+        holder.takes.append(take)
+        holder.wanted += most
+        self.consumers.rate(holder)
         if timeout <= 0:
             self.dispatch.end_soon(take)
         out = self.dispatch.pump(now, [])
@@ -253,14 +253,14 @@ class Channel:
 
     def takes(self, consumer: Who) -> int:
         """The number of pending takes of a consumer."""
-        one = self.consumers.get(consumer)
-        return len(one.takes) if one is not None else 0
+        holder = self.consumers.get(consumer)
+        return len(holder.takes) if holder is not None else 0
 
     def cancel_take(self, consumer: Who, number: int, now: float) -> list[Action]:
         """Cancel a take. The messages that it has got stay in flight."""
         out: list[Action] = []
-        if one := self.consumers.get(consumer):
-            for take in [take for take in one.takes if take.number == number]:
+        if holder := self.consumers.get(consumer):
+            for take in [take for take in holder.takes if take.number == number]:
                 self.dispatch.end_take(take, out)
         return self.dispatch.pump(now, out)
 
@@ -400,7 +400,7 @@ class Channel:
             "refused": status.refused,
             "lost": status.lost,
             "consumers": len(self.consumers),
-            "takes": sum(len(one.takes) for one in self.consumers),
+            "takes": sum(len(consumer.takes) for consumer in self.consumers),
             "ranges": len(self.in_flight),
             "full": self.dispatch.full,
             "paused": self.config.paused,

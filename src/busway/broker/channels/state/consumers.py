@@ -110,7 +110,7 @@ class Consumers:
         load = consumer.in_flight / (consumer.in_flight + room)
         heapq.heappush(self._order, (load, self._tickets, consumer))
         if len(self._order) > 64 + 4 * len(self._all):
-            self._order = [one for one in self._order if one[2].ticket == one[1]]
+            self._order = [entry for entry in self._order if entry[2].ticket == entry[1]]
             heapq.heapify(self._order)
 
     def next(self, available: int) -> tuple[Consumer, int]:

@@ -58,7 +58,7 @@ class Dispatch:
         return len(self._in_flight) >= self._ranges
 
     def pump(self, now: float, out: list[Action]) -> list[Action]:
-        """Deliver what can be delivered, redeliveries first, and look for more if a consumer has room."""
+        """Deliver all messages that consumers have room for, redeliveries first, and read more if there is room left."""
         consumers, held, backlog = self._consumers, self._in_flight, self._backlog
         if not self._status.idle:
             while consumers.room:

@@ -303,7 +303,7 @@ class InFlight:
         heapq.heappush(self._alarms, (item.alarm, self._serial, item))
         # Most runs are done long before their time: without this, long leases would keep them all in memory.
         if len(self._alarms) > self._tidy:
-            self._alarms = [one for one in self._alarms if one[0] == one[2].alarm and not one[2].over]
+            self._alarms = [entry for entry in self._alarms if entry[0] == entry[2].alarm and not entry[2].over]
             heapq.heapify(self._alarms)
             self._tidy = 256 + 4 * len(self._alarms)
 
@@ -347,7 +347,7 @@ class InFlight:
         self._serial += 1
         heapq.heappush(self._again, (run.start, self._serial, run))
         if len(self._again) > 256 + 4 * len(self._runs):
-            self._again = [one for one in self._again if not one[2].over]
+            self._again = [entry for entry in self._again if not entry[2].over]
             heapq.heapify(self._again)
 
     def _gone(self, run: Run) -> None:

@@ -48,8 +48,8 @@ class Merge:
             held.delivered(start, end, count)
         for start, end, epoch in state.redriven:
             past.sent_back(epoch, [(start, end - start)])
-        out += (Write(one) for one in state.entries() if isinstance(one, Done | Delivered))
-        out += (Write(one) for one in past.entries() if isinstance(one, Redriven))
+        out += (Write(entry) for entry in state.entries() if isinstance(entry, Done | Delivered))
+        out += (Write(entry) for entry in past.entries() if isinstance(entry, Redriven))
         if state.lost or status.lost:
             status.lost = max(status.lost, state.lost)
             status.lost_reported = max(status.lost_reported, state.told)

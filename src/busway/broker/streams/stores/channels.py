@@ -41,7 +41,9 @@ class DatabaseJournal:
 
     async def start(self) -> States:
         """Read the entries. Returns the state of each channel."""
-        for channel, key, value in sorted(await self._store.load_channels(), key=lambda one: (one[0], int(one[1]))):
+        for channel, key, value in sorted(
+            await self._store.load_channels(), key=lambda entry: (entry[0], int(entry[1]))
+        ):
             if value is None:
                 continue
             try:
