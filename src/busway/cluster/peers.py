@@ -62,7 +62,7 @@ class ClusterStreams(StreamPeers):
         self._definitions.check_room(key)
 
     async def agreed(self, key: str) -> None:
-        await self._definitions.settled(key)
+        await self._definitions.agreed(key)
 
     async def survey(self, name: str | None) -> list[NodeAnswer]:
         return await self._survey.streams(name, self._links.members) if self._links.started else []
@@ -115,7 +115,7 @@ class ClusterChannels(ChannelPeers):
         self._definitions.check_room(key)
 
     async def agreed(self, key: str) -> None:
-        await self._definitions.settled(key)
+        await self._definitions.agreed(key)
 
     def owns(self, guid: str) -> bool:
         return self._ownership.is_sure(guid)
@@ -126,7 +126,7 @@ class ClusterChannels(ChannelPeers):
     async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[NodeAnswer]:
         if not self._links.started:
             return []
-        return await self._survey.sought(stream, channel, start, self._links.members, guid)
+        return await self._survey.seek(stream, channel, start, self._links.members, guid)
 
     async def dead_letters(
         self, what: Literal["dead", "redrive"], stream: str, channel: str, letters: Sequence[Letter], guid: str
@@ -145,10 +145,10 @@ class ClusterChannels(ChannelPeers):
         return self._consumers.take(who, call, take)
 
     def acknowledge(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
-        self._consumers.settle(who, guid, call, kind, rest)
+        self._consumers.acknowledge(who, guid, call, kind, rest)
 
     def acknowledged_here(self, who: Who) -> None:
-        self._consumers.settled_here(who)
+        self._consumers.acknowledged_here(who)
 
     def renew(self, who: Who) -> int:
         return self._consumers.renew(who)

@@ -10,7 +10,7 @@ from busway._core import Log, SimulatedFiles
 from busway.cluster.node import Stranger
 from busway.cluster.replication.compare import agrees, have, judge, mark, mark_at
 from busway.cluster.replication.messages import Ask, Gone, Got, Have, Offer, Tail, Trouble, pack, read
-from busway.cluster.replication.primary import WINDOW, Primary, Promise, furthest
+from busway.cluster.replication.primary import WINDOW, AckWait, Primary, furthest
 from busway.cluster.replication.replica import Replica, wanted
 from busway.streams import StreamConfig
 from tests.support.mirror_machines import CONFIG, LIMITS, Pair, Shelf, add, content, copy_some, filled
@@ -286,12 +286,12 @@ def test_what_nobody_can_mean_is_strange(packed) -> None:
 
 
 def test_acknowledgements_wait_for_the_mirror_and_not_for_ever() -> None:
-    promise = Promise(5.0, 0.0, hopeful=False)
+    promise = AckWait(5.0, 0.0, expected=False)
     assert not promise.look(0.0, 10, None)
-    assert not promise.kept, "there was none"
+    assert not promise.active, "there was none"
     assert not promise.look(1.0, 10, 5)
     assert promise.look(2.0, 10, 10), "it has caught up"
-    assert promise.kept
+    assert promise.active
     assert promise.deadline() is None
     assert not promise.look(3.0, 20, 10)
     assert promise.deadline() == 8.0
@@ -300,23 +300,23 @@ def test_acknowledgements_wait_for_the_mirror_and_not_for_ever() -> None:
     assert not promise.look(7.0, 30, 20)
     assert promise.deadline() == 9.0
     assert promise.look(9.0, 30, 29), "the last of the second waited too long"
-    assert not promise.kept
+    assert not promise.active
     assert promise.look(10.0, 40, 40)
-    assert promise.kept
+    assert promise.active
 
 
 def test_a_mirror_that_is_gone_is_waited_for_once() -> None:
-    promise = Promise(5.0, 0.0, hopeful=False)
+    promise = AckWait(5.0, 0.0, expected=False)
     promise.look(0.0, 10, 10)
     promise.look(1.0, 10, None)
-    assert promise.kept
+    assert promise.active
     assert promise.deadline() == 6.0
     promise.look(5.0, 20, None)
-    assert promise.kept
+    assert promise.active
     assert promise.look(6.0, 20, None)
-    assert not promise.kept
+    assert not promise.active
     assert promise.deadline() is None
-    assert Promise(5.0, 1.0, hopeful=True).deadline() == 6.0
+    assert AckWait(5.0, 1.0, expected=True).deadline() == 6.0
 
 
 # Many, by chance.
@@ -342,7 +342,7 @@ class Life:
         self.up = False
         self.resting = False
         self.now = 0.0
-        self.promise = Promise(5.0, 0.0, hopeful=False)
+        self.promise = AckWait(5.0, 0.0, expected=False)
         self.origin = Primary(self.numbers)
         self.mirror = Replica(self.shelf)
         self.there, self.back = deque(), deque()
@@ -362,13 +362,13 @@ class Life:
     def look(self):
         mirrored = furthest([self.origin], "s") if self.up else None
         self.promise.look(self.now, self.log.written, mirrored)
-        if not self.promise.kept:
+        if not self.promise.active:
             self.log.confirm(None)
         elif mirrored is not None:
             self.log.confirm(mirrored)
         while self.open and self.open[0][0] < self.log.safe:
             offset, known = self.open.pop(0)
-            if self.promise.kept:
+            if self.promise.active:
                 self.acknowledged[offset] = known
                 copied = mark_at(self.shelf.logs["s"], offset)
                 assert copied == known, "it was acknowledged before the mirror had it"
@@ -389,7 +389,7 @@ class Life:
         self.open.clear()
         self.files = files.survivor()
         self.log = Log.open(self.files, **LIMITS)
-        self.promise = Promise(5.0, self.now, hopeful=True)
+        self.promise = AckWait(5.0, self.now, expected=True)
         self.log.confirm(self.log.written)
         self.resting = True  # until the mirror was heard
 
@@ -433,7 +433,7 @@ class Life:
             case 4:
                 self.faults["kill"] += 1
                 self.restart(self.files)
-            case 5 if self.older is not None and self.promise.kept and not self.resting and self.whole():
+            case 5 if self.older is not None and self.promise.active and not self.resting and self.whole():
                 # As after a power cut: the end is gone, also of what was acknowledged.
                 self.faults["lost"] += 1
                 self.restart(self.older)

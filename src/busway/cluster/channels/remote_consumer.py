@@ -139,7 +139,7 @@ class RemoteConsumers(NodeProtocolHandler):
             for remote in list(consumer.remotes.values()):
                 self._close(remote, lost=lost)
 
-    def settle(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
+    def acknowledge(self, who: Who, guid: str, call: int, kind: int, rest: bytes) -> None:
         """Forward an ACK or a NACK of a consumer to the node that has the messages."""
         consumer = self._consumers.get(who)
         remote = None if consumer is None else consumer.remotes.get(guid)
@@ -165,7 +165,7 @@ class RemoteConsumers(NodeProtocolHandler):
                 self._ask(remote, ACK, _RENEW, lambda *_: None)
         return sum(remote.used for remote in consumer.remotes.values())
 
-    def settled_here(self, who: Who) -> None:
+    def acknowledged_here(self, who: Who) -> None:
         """A consumer acknowledged messages of this node, so it may have room."""
         if (consumer := self._consumers.get(who)) is not None and consumer.remotes:
             self._divide(consumer)

@@ -263,7 +263,7 @@ class Agreement(NodeProtocolHandler):
                     self._hub.engine.node(conn, DEFINED, _NEWS, portion)
             self._hub.loop.call_soon(self._hub.flush)
 
-    async def settled(self, key: str) -> None:
+    async def agreed(self, key: str) -> None:
         """Wait until a change is written and every linked node has applied or refused it. Logs late nodes."""
         definition = self._definitions.get(key)
         waits = None if definition is None else self._waiting.get((key, definition.stamp))

@@ -308,45 +308,50 @@ _STEP: Final = 0.05
 """Resolution of waiting times, in seconds."""
 
 
-class Promise:
-    """Whether acknowledgements of a stream wait for its mirror. They wait `wait` seconds at most."""
+class AckWait:
+    """Whether acknowledgements of a stream wait for its mirror, and how long: `wait` seconds at most.
 
-    def __init__(self, wait: float, now: float, *, hopeful: bool) -> None:
+    `expected`: a mirror is known from before.
+    """
+
+    def __init__(self, wait: float, now: float, *, expected: bool) -> None:
         self._wait = wait
-        self.kept = hopeful
+        self.active = expected
         """Whether acknowledgements wait."""
-        self._missing_since: float | None = now if hopeful else None
-        self._open: deque[tuple[int, float]] = deque()
+        self._missing_since: float | None = now if expected else None
+        self._unmirrored: deque[tuple[int, float]] = deque()
         """Ends of written records that the mirror lacks, and when they were written."""
 
     def look(self, now: float, written: int, mirrored: int | None) -> bool:
-        """Update the written ends of stream and replica (None: no replica). Returns whether `kept` changed."""
-        before = self.kept
+        """Update the written ends of stream and replica (None: no replica). Returns whether `active` changed."""
+        before = self.active
         if mirrored is None:
             self._missing_since = now if self._missing_since is None else self._missing_since
         else:
             self._missing_since = None
-            while self._open and self._open[0][0] <= mirrored:
-                self._open.popleft()
-            if not self.kept and mirrored >= written:
-                self.kept = True
-        last = self._open[-1] if self._open else None
+            while self._unmirrored and self._unmirrored[0][0] <= mirrored:
+                self._unmirrored.popleft()
+            if not self.active and mirrored >= written:
+                self.active = True
+        last = self._unmirrored[-1] if self._unmirrored else None
         if written > (last[0] if last else -1 if mirrored is None else mirrored):
             if last is not None and now - last[1] < _STEP:
-                self._open[-1] = written, last[1]
+                self._unmirrored[-1] = written, last[1]
             else:
-                self._open.append((written, now))
+                self._unmirrored.append((written, now))
         if (due := self.deadline()) is not None and now >= due:
-            self.kept = False
-        if not self.kept:
-            self._open.clear()
-        return self.kept is not before
+            self.active = False
+        if not self.active:
+            self._unmirrored.clear()
+        return self.active is not before
 
     def deadline(self) -> float | None:
         """When acknowledgements stop waiting."""
-        if not self.kept:
+        if not self.active:
             return None
-        starts = [at for at in (self._missing_since, self._open[0][1] if self._open else None) if at is not None]
+        starts = [
+            at for at in (self._missing_since, self._unmirrored[0][1] if self._unmirrored else None) if at is not None
+        ]
         return min(starts) + self._wait if starts else None
 
 

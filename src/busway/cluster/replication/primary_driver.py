@@ -36,7 +36,7 @@ from busway.cluster.replication.messages import (
     pack,
     read,
 )
-from busway.cluster.replication.primary import Primary, Promise, Sending, furthest
+from busway.cluster.replication.primary import AckWait, Primary, Sending, furthest
 from busway.cluster.replication.problems import Problems
 from busway.cluster.replication.replica_driver import ReplicaDriver
 from busway.errors import BusError
@@ -105,7 +105,7 @@ class PrimaryDriver(NodeProtocolHandler):
         self._linked: dict[int, Node] = {}
         self._primaries: dict[int, Primary] = {}
         """The sending side for each mirror of this node, by link."""
-        self._ack_waits: dict[str, Promise] = {}
+        self._ack_waits: dict[str, AckWait] = {}
         self._suspended: dict[str, float] = {}
         """Streams that refuse publishes until a mirror has answered, and the time at which they stop waiting."""
         self._problems: Problems[tuple[int, str]] = Problems()
@@ -120,8 +120,8 @@ class PrimaryDriver(NodeProtocolHandler):
         if self.replica is not None:
             self.replica.prepare()
         for stream in self._hub.streams.by_name.values():
-            self._adopt(stream, hopeful=bool(self.known.guids))
-            self._expect(stream)
+            self._adopt(stream, expected=bool(self.known.guids))
+            self._await_mirror(stream)
 
     async def stop(self) -> None:
         """Close the replicas."""
@@ -144,7 +144,7 @@ class PrimaryDriver(NodeProtocolHandler):
 
     # Streams.
 
-    def _adopt(self, stream: Stream, *, hopeful: bool = False) -> None:
+    def _adopt(self, stream: Stream, *, expected: bool = False) -> None:
         name = stream.config.name
         if stream.config.safety != "mirrored":
             if self._ack_waits.pop(name, None) is not None:
@@ -152,9 +152,9 @@ class PrimaryDriver(NodeProtocolHandler):
                 self._commit_soon(stream)
             stream.mirrored = None
         elif name not in self._ack_waits:
-            self._ack_waits[name] = Promise(self._wait, self._now, hopeful=hopeful)
-            stream.mirrored = hopeful
-            if hopeful:
+            self._ack_waits[name] = AckWait(self._wait, self._now, expected=expected)
+            stream.mirrored = expected
+            if expected:
                 stream.log.confirm(stream.log.written)
             elif not self._primaries:
                 self._warn_unmirrored(name)
@@ -174,7 +174,7 @@ class PrimaryDriver(NodeProtocolHandler):
             )
             log.warning(text, me, self.replica.target, name)
 
-    def _expect(self, stream: Stream) -> None:
+    def _await_mirror(self, stream: Stream) -> None:
         """Suspend a stream that existed before this start until its mirror has reported its records."""
         if self.known.guids and stream.config.store == "disk":
             stream.wait_for_mirror(yes=True)
@@ -189,9 +189,9 @@ class PrimaryDriver(NodeProtocolHandler):
             self._removed(stream)
             return
         again = stream.unsettled and stream.name not in self._suspended  # it replaces one that is lost
-        self._adopt(stream, hopeful=again and bool(self.known.guids))
+        self._adopt(stream, expected=again and bool(self.known.guids))
         if again:
-            self._expect(stream)
+            self._await_mirror(stream)
         self.progress.changed(stream)
         for conn, primary in self._primaries.items():
             if (sending := primary.streams.get(stream.config.name)) is None:
@@ -408,16 +408,16 @@ class PrimaryDriver(NodeProtocolHandler):
             return
         mirrored = furthest(self._primaries.values(), name)
         changed = ack_wait.look(self._now, stream.log.written, mirrored)
-        stream.mirrored = ack_wait.kept
-        if ack_wait.kept and mirrored is not None:
+        stream.mirrored = ack_wait.active
+        if ack_wait.active and mirrored is not None:
             stream.log.confirm(mirrored)
             self._commit_soon(stream)
         elif changed:
             stream.log.confirm(None)
             self._commit_soon(stream)
         if changed:
-            self._notice("mirrored" if ack_wait.kept else "unmirrored", {"stream": name})
-        if changed and ack_wait.kept:
+            self._notice("mirrored" if ack_wait.active else "unmirrored", {"stream": name})
+        if changed and ack_wait.active:
             log.info("stream %r is mirrored: acknowledgements wait for the mirror", name)
         elif changed:
             self.alone += 1
@@ -538,7 +538,7 @@ class PrimaryDriver(NodeProtocolHandler):
         """The mirrors of this node, and the node that it mirrors."""
         return {
             "mirrors": [self._mirror_figures(conn, primary) for conn, primary in self._primaries.items()],
-            "mirrored": {name: ack_wait.kept for name, ack_wait in self._ack_waits.items()},
+            "mirrored": {name: ack_wait.active for name, ack_wait in self._ack_waits.items()},
             "alone": self.alone,
             "to_mirror": None if self.replica is None else self.replica.target,
             "mirror_of": None if self.replica is None else self.replica.figures(),

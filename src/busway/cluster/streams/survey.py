@@ -85,7 +85,7 @@ class Survey(NodeProtocolHandler):
         """The figures of a stream, or of all streams, at every other node."""
         return await self._everywhere((_STREAMS, name or "", None, ("first", None), ""), members)
 
-    async def sought(
+    async def seek(
         self, stream: str, channel: str, start: tuple[str, Any], members: "Membership", guid: str | None
     ) -> list[NodeAnswer]:
         """Seek a channel in the parts of every other node, or of one node only."""
