@@ -103,7 +103,7 @@ async def test_which_hosts_others_can_reach(host: str, *, exposed: bool) -> None
 
 
 async def test_a_name_with_one_address_that_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("busway.transport.interfaces._looked_up", lambda _host: _names())
+    monkeypatch.setattr("busway.transport.interfaces._resolve", lambda _host: _names())
     assert await is_exposed("two.example")
 
 

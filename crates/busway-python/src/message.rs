@@ -88,7 +88,7 @@ impl Place {
     }
 
     fn copy(&self) -> Box<Self> {
-        // SAFETY: called attached; the copy gets references of its own.
+        // SAFETY: called attached; the copy gets its own references.
         let (stream, owner) = unsafe { (ffi::Py_NewRef(self.stream), ffi::Py_XNewRef(self.owner)) };
         Self { stream, owner, ..*self }.boxed()
     }
@@ -168,7 +168,7 @@ pub fn make(py: Python<'_>, parts: Parts<'_>) -> PyResult<Message> {
 
 /// A copy of a message with another count of missed messages, or an additional flag.
 pub fn copy(py: Python<'_>, message: &Message, missed: u64, flags: u8) -> PyResult<Message> {
-    // SAFETY: only `make` makes what is a Message, and `bytes_of` keeps the payload alive in it.
+    // SAFETY: only `make` creates a Message, and `bytes_of` keeps the payload alive in it.
     let object = unsafe { &*message.as_ptr().cast::<Object>() };
     // SAFETY: both fields hold a reference to a str.
     let (topic, name) = unsafe {
@@ -180,18 +180,18 @@ pub fn copy(py: Python<'_>, message: &Message, missed: u64, flags: u8) -> PyResu
     // SAFETY: the field holds a reference, or none.
     let fields = unsafe { Bound::from_borrowed_ptr_or_opt(py, object.fields) }.map(Bound::unbind);
     let (time, number) = (object.time, object.number);
-    // SAFETY: the field holds a place of its own, or none.
+    // SAFETY: the field holds its own position, or none.
     let place = unsafe { object.place.as_ref() }.map(Place::copy);
     let parts = Parts { topic: &topic, from: &from, time, number, frame, flags, fields, payload, place };
     let copy = make(py, parts)?;
-    // SAFETY: made just now, nobody else has it.
+    // SAFETY: just created, and not shared yet.
     unsafe { (*copy.as_ptr().cast::<Object>()).missed = missed };
     Ok(copy)
 }
 
 /// A message's id. The retaining session (posts) or name (pins) and the topic go into the hash.
 pub fn identify(py: Python<'_>, message: &Message, pin: bool, hasher: &mut impl Hasher) -> (u64, u64) {
-    // SAFETY: only `make` makes what is a Message, whose text fields hold a str.
+    // SAFETY: only `make` creates a Message, whose text fields hold a str.
     let (object, name, topic) = unsafe {
         let object = &*message.as_ptr().cast::<Object>();
         let text = |pointer| Bound::from_borrowed_ptr(py, pointer).cast_into_unchecked::<PyString>();
@@ -208,7 +208,7 @@ pub fn identify(py: Python<'_>, message: &Message, pin: bool, hasher: &mut impl 
 
 /// True if the message has this session and number.
 pub fn is(message: &Message, session: u64, number: u64) -> bool {
-    // SAFETY: only `make` makes what is a Message.
+    // SAFETY: only `make` creates a Message.
     let object = unsafe { &*message.as_ptr().cast::<Object>() };
     object.session == session && object.number == number
 }
@@ -218,7 +218,7 @@ fn place_in<'a>(py: Python<'_>, object: &'a Bound<'_, PyAny>) -> PyResult<Option
     if object.get_type_ptr() != class(py)? {
         return Ok(None);
     }
-    // SAFETY: only `make` makes what is a Message, and it lives as long as the reference.
+    // SAFETY: only `make` creates a Message, and it lives as long as the reference.
     Ok(place_of(unsafe { &*object.as_ptr().cast::<Object>() }))
 }
 
@@ -275,7 +275,7 @@ fn class(py: Python<'_>) -> PyResult<*mut ffi::PyTypeObject> {
 
 /// The class itself, for the module.
 pub fn class_object(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    // SAFETY: `class` keeps a reference to it for ever.
+    // SAFETY: `class` keeps a reference to it permanently.
     Ok(unsafe { Bound::from_borrowed_ptr(py, class(py)?.cast()) })
 }
 
@@ -331,7 +331,7 @@ pub fn unpacked<'py>(packed: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> 
 }
 
 fn place_of(object: &Object) -> Option<&Place> {
-    // SAFETY: the field holds a place of its own, or none.
+    // SAFETY: the field holds its own position, or none.
     unsafe { object.place.as_ref() }
 }
 

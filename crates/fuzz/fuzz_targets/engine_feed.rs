@@ -1,4 +1,4 @@
-//! The broker against anything that clients may send, in any order and in any pieces; see `src/lib.rs`.
+//! Fuzzes the broker with all input that clients may send, in any order and any pieces; see `src/lib.rs`.
 #![no_main]
 
 use busway_fuzz::Driver;

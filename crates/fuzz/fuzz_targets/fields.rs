@@ -1,4 +1,4 @@
-//! The bytes of fields: what is read can be read again, and normal forms are normal.
+//! Fuzzes the bytes of fields: decoded fields can be encoded and decoded again, and normal forms are normal.
 #![no_main]
 
 use std::borrow::Cow;

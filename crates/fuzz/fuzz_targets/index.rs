@@ -1,4 +1,4 @@
-//! The bytes of an index: any that are sound are read, and give the same again.
+//! Fuzzes the bytes of an index: valid ones are read, and encode to the same bytes.
 #![no_main]
 
 use busway_core::log::bucket::dedup::Once;
@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let _ = Index::read(data.to_vec());
-    // Nothing is learnt behind a wrong checksum, so they are made right.
+    // A wrong checksum ends the read, so the checksums are corrected.
     let mut bytes = data.to_vec();
     if bytes.len() < HEAD {
         return;

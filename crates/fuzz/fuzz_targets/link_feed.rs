@@ -1,4 +1,4 @@
-//! A broker with a link against anything that the other node and clients may send; see `src/lib.rs`.
+//! Fuzzes a broker with a link with all input that the other node and clients may send; see `src/lib.rs`.
 #![no_main]
 
 use busway_fuzz::Driver;

@@ -1,4 +1,5 @@
-//! A regular expression and a topic, one per line: linear, and consistent between concrete topics and wildcards.
+//! Fuzzes a regular expression and a topic, one per line: linear time, and consistent results with and without
+//! wildcards.
 #![no_main]
 
 use busway_core::matching::regex::Pattern;
@@ -14,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
     if has_wildcard(topic) || !matched || topic.is_empty() {
         return;
     }
-    // What matches a concrete topic also meets every pattern that the topic belongs to.
+    // If a concrete topic matches, every pattern that it belongs to matches.
     let words: Vec<_> = topic.split('/').collect();
     assert!(pattern.matches("**"), "{expression:?} {topic:?} **");
     for i in 0..words.len().min(4) {

@@ -1,4 +1,5 @@
-//! The bytes of a block: any bytes can be walked, what is read can be written again, and nothing is taken for a record that isn't one.
+//! Fuzzes the bytes of a block: iteration never fails, decoded records can be encoded again, and only records are
+//! decoded.
 #![no_main]
 
 use busway_core::log::append::Log;
@@ -22,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!((old.offset(), old.due(), old.expires()), (new.offset(), new.due(), new.expires()));
     }
     assert!(again.rest.is_empty());
-    // A block that is copied is the one that is read again, or nothing of it was taken.
+    // A copied block reads back the same, or nothing of it was copied.
     let mut copy = Log::memory(Settings::default(), 0);
     let taken = [data, &blocks].into_iter().find(|block| copy.copy(block) == Ok(true));
     let (mut copied, mut from) = (Vec::new(), 0);

@@ -1,5 +1,5 @@
-//! Rules and a message: `kind u8`, then either the rules themselves or the text of one. No panic, no endless work, and
-//! the equalities together with the rest say what all rules say.
+//! Fuzzes rules and a message: `kind u8`, then either the rules themselves or the text of one. No panic, bounded work,
+//! and the equalities with the other rules decide as all rules together.
 #![no_main]
 
 use busway_core::matching::rules::{Outcome, Rules, Seen};

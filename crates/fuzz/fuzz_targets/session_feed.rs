@@ -1,4 +1,4 @@
-//! What a client reads: any bytes, cut anyhow, give the same frames, and each is understood or refused.
+//! Fuzzes a client's input: any bytes, in any pieces, give the same frames, and each is decoded or refused.
 //!
 //! The first byte is the size of the pieces, the second the limits of an inbox.
 #![no_main]
@@ -11,14 +11,14 @@ use libfuzzer_sys::fuzz_target;
 
 const LIMIT: usize = 4096;
 
-/// What is read the short way is what would be read the long way.
+/// The fast path reads the same as the general path.
 fn same(frame: &[u8], next: &Run, before: &Incoming) {
     let (Ok(Incoming::Deliver(this)), Incoming::Deliver(before)) = (read(frame), before) else { panic!("no delivery") };
     assert_eq!((this.topic, this.sender, this.id()), (before.topic, before.sender, before.id()));
     assert_eq!((this.body.time, this.body.number, this.body.payload), (next.time, next.number, next.payload));
 }
 
-/// Everything the frames said, and whether it ended in a fault.
+/// The decoded frames, and whether a fault ended them.
 fn run(data: &[u8], size: usize, inbox: &mut Inbox<Vec<u8>>) -> (Vec<String>, bool) {
     let (mut splitter, mut said) = (Splitter::default(), Vec::new());
     let mut each = |data: &[u8], size: usize| {
@@ -59,7 +59,7 @@ fuzz_target!(|data: &[u8]| {
     assert!(taken <= inbox.received);
     assert!(inbox.is_empty() && inbox.bytes() == 0);
 
-    // What a client writes is well formed whatever it is given.
+    // A client's frames are well formed for all input.
     let mut out = Outgoing::new();
     out.open(Limits { frame: LIMIT, topic: 64, fields: 64, topics: 3 });
     for (i, part) in data.split(|byte| *byte == b'\n').take(20).enumerate() {

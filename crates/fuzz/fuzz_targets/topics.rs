@@ -1,4 +1,4 @@
-//! Two topics, one per line: the grammar and the matcher against models that are too simple to be wrong.
+//! Fuzzes two topics, one per line: compares the grammar and the matcher with simple models.
 #![no_main]
 
 use busway_core::matching::index::{Index, Subscription};
@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (a, b) = text.split_once('\n').unwrap_or((text, ""));
     let (Ok(a), Ok(b)) = (check(a), check(b)) else { return };
-    // A checked topic is one still, and its fragments are all there is to it.
+    // A checked topic passes the check again, and consists of its fragments.
     assert_eq!(check(a), Ok(a));
     let words: Vec<_> = fragments(a)
         .map(|fragment| match fragment {
@@ -35,14 +35,14 @@ fuzz_target!(|data: &[u8]| {
 
     let (x, y): (Vec<_>, Vec<_>) = (fragments(a).collect(), fragments(b).collect());
     if x.len() + y.len() > 16 {
-        meet(a, b); // the model would take for ever
+        meet(a, b); // the model would take too long
         return;
     }
     let expected = naive(&x, &y);
     assert_eq!(meet(a, b), expected, "{a:?} {b:?}");
     assert_eq!(meet(b, a), expected, "{b:?} {a:?}");
 
-    // The index says the same, and forgets. A subscription that begins like this is a regular expression to it.
+    // The index gives the same result, and removes the subscription. With this prefix it is a regular expression.
     if a.starts_with(PREFIX) {
         return;
     }

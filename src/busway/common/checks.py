@@ -18,19 +18,19 @@ def check_timeout(name: str, value: object, *, forever: bool = True) -> float | 
         return value
     if value is None and forever:
         return None
-    found = duration(name, value, none=forever)
-    if not math.isfinite(found):
+    seconds = duration(name, value, none=forever)
+    if not math.isfinite(seconds):
         advice = "; None waits forever" if forever else ""
         raise ValueError(f"{name} must be a finite length of time, not {value!r}{advice}")
-    return found
+    return seconds
 
 
 def check_seconds(name: str, value: object, *, zero: bool = True) -> float:
     """Return a finite length of time in seconds, not negative. `zero`: 0 is allowed."""
-    found = check_timeout(name, value, forever=False)
-    if found < 0 or (found == 0 and not zero):
+    seconds = check_timeout(name, value, forever=False)
+    if seconds < 0 or (seconds == 0 and not zero):
         raise ValueError(f"{name} must {'not be negative' if zero else 'be above zero'}, but is {value!r}")
-    return found
+    return seconds
 
 
 def check_count(name: str, value: object) -> None:

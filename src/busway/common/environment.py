@@ -16,8 +16,8 @@ from busway._core import Log
 
 
 def _disk_space(folder: Path) -> tuple[int, int]:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    stats = os.statvfs(folder)
+    return stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize
 
 
 time_ns: Callable[[], int] = _time.time_ns

@@ -25,7 +25,7 @@ def hosts(version: int) -> list[str]:
 async def is_exposed(host: str) -> bool:
     """True if other hosts can connect to a socket bound to this host name or address, by any of its addresses."""
     try:
-        found = [host] if _is_number(host) else await _looked_up(host)
+        found = [host] if _is_number(host) else await _resolve(host)
     except OSError:
         return False  # no socket can be bound to it
     addresses = [ip_address(text) for text in found]
@@ -39,7 +39,7 @@ def _is_number(host: str) -> bool:
         return False
 
 
-async def _looked_up(host: str) -> list[str]:
+async def _resolve(host: str) -> list[str]:
     found = await asyncio.get_running_loop().getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     return [str(place[0]) for *_, place in found]
 

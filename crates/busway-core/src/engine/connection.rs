@@ -69,7 +69,7 @@ pub struct Counters {
     pub received_bytes: u64,
     pub delivered: u64,
     pub delivered_bytes: u64,
-    /// Of all frames, as for received ones.
+    /// Bytes of all sent frames.
     pub sent_bytes: u64,
     pub dropped: u64,
 }

@@ -120,7 +120,7 @@ pub enum Event {
         number: u64,
         topic: String,
         frame: Vec<u8>,
-        /// It is from another node.
+        /// The request is from another node.
         far: bool,
     },
     /// The requester of a shared service no longer waits.

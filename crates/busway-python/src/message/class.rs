@@ -14,7 +14,7 @@ use super::{bytes_of, dealloc, place_of, unpacked, Object, NOTIFY};
 use crate::raised;
 
 unsafe extern "C" fn payload(message: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-    // SAFETY: called by the interpreter, attached, with a message; the field takes a reference of its own.
+    // SAFETY: called by the interpreter, attached, with a message; the field takes its own reference.
     unsafe {
         let py = Python::assume_attached();
         let object = message.cast::<Object>();
@@ -26,7 +26,7 @@ unsafe extern "C" fn payload(message: *mut ffi::PyObject, _: *mut c_void) -> *mu
 }
 
 unsafe extern "C" fn fields(message: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-    // SAFETY: called by the interpreter, attached, with a message; the field takes a reference of its own.
+    // SAFETY: called by the interpreter, attached, with a message; the field takes its own reference.
     let (py, object) = unsafe { (Python::assume_attached(), &mut *message.cast::<Object>()) };
     // SAFETY: the field holds a reference, or none.
     let made = match unsafe { Bound::from_borrowed_ptr_or_opt(py, object.fields) } {
@@ -348,7 +348,7 @@ pub(super) fn build(py: Python<'_>) -> PyResult<Py<PyType>> {
         flags: u32::try_from(flags)?,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: the specification is complete, its name and lists live for ever, and the functions have the types their
+    // SAFETY: the specification is complete, its name and lists live permanently, and the functions have the types their
     // slots ask for.
     unsafe {
         let class = Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&raw mut spec))?;

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import busway
-from busway.testing.simulation.checker.single import Found
+from busway.testing.simulation.checker.single import FinalState
 from busway.testing.simulation.workload.client import CHANNEL, Program
 from busway.testing.simulation.workload.history import History, key_of, payload
 
@@ -34,7 +34,7 @@ class Auditor:
     def __init__(
         self, urls: list[str], ledger: History, programs: list[Program], stream: str, sessions: Callable[[], int]
     ) -> None:
-        self.found = Found()
+        self.state = FinalState()
         self.done = asyncio.Event()
         self._urls = urls
         self._ledger = ledger
@@ -46,7 +46,7 @@ class Auditor:
     async def main(self) -> None:
         try:
             async with busway.connect(*self._urls, name=NAME) as bus:
-                self.found.broker = bus.server["guid"]
+                self.state.broker = bus.server["guid"]
                 await self._connected(bus)
                 await self._signal(bus)
                 await self._kept(bus)
@@ -68,10 +68,10 @@ class Auditor:
         ledger, key = self._ledger, (NAME, 1)
         await bus.publish(f"live/{NAME}", payload(key))
         await bus.publish(f"jobs/{NAME}", payload(key))
-        await until(lambda: all(key in ledger.live[who] for who in self._playing("live")), 10.0)
-        for who in self._playing("live"):
-            if key not in ledger.live[who]:
-                self._problem(f"the live subscription of {who} is not restored")
+        await until(lambda: all(key in ledger.live[program] for program in self._playing("live")), 10.0)
+        for program in self._playing("live"):
+            if key not in ledger.live[program]:
+                self._problem(f"the live subscription of {program} is not restored")
         if self._playing("share") and not await until(lambda: any(found == key for _, found in ledger.shared), 10.0):
             self._problem("no member of the group is restored")
         if self._playing("pull"):
@@ -90,8 +90,8 @@ class Auditor:
             self._problem(f"the broker has {count} connections, and there are {len(self._programs) + 1} clients")
 
     async def _kept(self, bus: busway.Bus) -> None:
-        self.found.posts = dict([key_of(message.text) for message in await bus.kept("status/**")])
-        self.found.pins = dict([key_of(message.text) for message in await bus.kept("config/**")])
+        self.state.posts = dict([key_of(message.text) for message in await bus.kept("status/**")])
+        self.state.pins = dict([key_of(message.text) for message in await bus.kept("config/**")])
 
     async def _finished(self, bus: busway.Bus) -> None:
         """Wait until the channel's consumers have reached the end of the stream."""
@@ -114,7 +114,7 @@ class Auditor:
 
     async def _stored(self, bus: busway.Bus) -> None:
         """Read the whole stream, and wait until its readers have reached the end, too."""
-        stored = self.found.stored
+        stored = self.state.stored
         end = (await (await bus.stream(self._stream)).info()).next
         async with bus.subscribe("orders/**", since="all") as subscription:
             while (offset := stored[-1][0] if stored else -1) + 1 < end:
@@ -128,4 +128,4 @@ class Auditor:
                 assert message.offset is not None, "the message is stored"
                 stored.append((message.offset, key_of(message.text)))
         readers = self._playing("read")
-        await until(lambda: all(len(self._ledger.read[who]) >= len(stored) for who in readers), 30.0)
+        await until(lambda: all(len(self._ledger.read[program]) >= len(stored) for program in readers), 30.0)

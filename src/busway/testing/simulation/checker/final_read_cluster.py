@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import busway
 from busway.cluster.mesh import Mesh
 from busway.errors import BusError, NoResponders
-from busway.testing.simulation.checker.cluster import Seen, unknown
+from busway.testing.simulation.checker.cluster import ClusterState, unknown
 from busway.testing.simulation.checker.final_read import until
 from busway.testing.simulation.kit.world import Node
 from busway.testing.simulation.workload.client import CHANNEL, RETRY
@@ -39,7 +39,7 @@ def _hub(node: Node) -> "Hub":
 def _links(node: Node) -> dict[str, int]:
     """Return the connections of a node's links, by the guids of the linked nodes."""
     mesh = _hub(node).peers.members
-    assert isinstance(mesh, Mesh), "it is one of several"
+    assert isinstance(mesh, Mesh), "the node is in a cluster"
     return mesh.members.linked
 
 
@@ -77,7 +77,7 @@ class Survey:
     def __init__(
         self, nodes: Sequence[Node], ledger: History, programs: Sequence[Member], stream: str, lost: Sequence[Node]
     ) -> None:
-        self.seen = Seen()
+        self.seen = ClusterState()
         self.done = asyncio.Event()
         self._nodes = nodes
         self._ledger = ledger
@@ -211,7 +211,7 @@ class Survey:
             self.seen.known[program.name] = program.place, self._ledger.known[program.name]
         await until(same, _SOON)
         # A copy, since programs see each other's posts being withdrawn when they end.
-        self.seen.known = {who: (place, dict(known)) for who, (place, known) in self.seen.known.items()}
+        self.seen.known = {program: (place, dict(known)) for program, (place, known) in self.seen.known.items()}
 
     async def _stored(self, name: str, bus: busway.Bus) -> None:
         self.seen.guids[name] = bus.server["guid"]

@@ -8,7 +8,7 @@ from busway.testing.simulation.workload.history import LEASE, History, Key, Reta
 
 
 @dataclass(slots=True)
-class Found:
+class FinalState:
     """The final state, as a client that connects last sees it."""
 
     stored: list[tuple[int, Key]] = field(default_factory=list)
@@ -29,52 +29,52 @@ class Found:
     """Stored messages and pins survive the broker."""
 
 
-def check(ledger: History, found: Found) -> Iterator[str]:
+def check(ledger: History, state: FinalState) -> Iterator[str]:
     """Yield a sentence for each violated guarantee."""
-    yield from _stored(ledger, found)
-    yield from _read(ledger, found)
-    if found.lasting or found.begun == 1:
+    yield from _stored(ledger, state)
+    yield from _read(ledger, state)
+    if state.lasting or state.begun == 1:
         yield from acknowledged(ledger, LEASE)
-    for who, keys in ledger.live.items():
-        yield from in_order(f"live messages of {who}", keys)
+    for program, keys in ledger.live.items():
+        yield from in_order(f"live messages of {program}", keys)
     yield from once("job for a group", (key for _, key in ledger.shared))
-    if found.calm:  # a push goes to another consumer if the connection is lost before the acknowledgement
+    if state.calm:  # a push goes to another consumer if the connection is lost before the acknowledgement
         yield from once("push", (key for _, key in ledger.taken))
-    for key in sorted(ledger.pushed - {key for _, key in ledger.taken}) if found.calm else ():
+    for key in sorted(ledger.pushed - {key for _, key in ledger.taken}) if state.calm else ():
         yield f"push {payload(key)} was accepted, but no consumer has it"
-    yield from kept("post", ledger.posts, found.posts, found.living)
-    if found.lasting or found.begun == 1:
-        yield from kept("pin", ledger.pins, found.pins, list(ledger.pins))
+    yield from kept("post", ledger.posts, state.posts, state.living)
+    if state.lasting or state.begun == 1:
+        yield from kept("pin", ledger.pins, state.pins, list(ledger.pins))
 
 
-def _stored(ledger: History, found: Found) -> Iterator[str]:
-    offsets = {key: offset for offset, key in found.stored}
+def _stored(ledger: History, state: FinalState) -> Iterator[str]:
+    offsets = {key: offset for offset, key in state.stored}
     for key, (broker, offset) in ledger.stored.items():
-        if broker != found.broker:
+        if broker != state.broker:
             continue
         if key not in offsets:
             yield f"acknowledged and lost: {payload(key)} at offset {offset}"
         elif offsets[key] != offset:
             yield f"acknowledged at offset {offset} and found at {offsets[key]}: {payload(key)}"
-    yield from once("stored message", (key for _, key in found.stored))
-    if not found.refused:
-        yield from in_order("stored messages", [key for _, key in found.stored])
+    yield from once("stored message", (key for _, key in state.stored))
+    if not state.refused:
+        yield from in_order("stored messages", [key for _, key in state.stored])
     sent = {(name, number) for name, numbers in ledger.sent.items() for number in numbers}
-    for _, key in found.stored:
+    for _, key in state.stored:
         if key not in sent:
             yield f"stored, but never sent: {payload(key)}"
 
 
-def _read(ledger: History, found: Found) -> Iterator[str]:
-    if not found.lasting and found.begun > 1:
+def _read(ledger: History, state: FinalState) -> Iterator[str]:
+    if not state.lasting and state.begun > 1:
         return  # a message that was resent after the loss of the store is another message
-    everything = [key for _, key in found.stored]
-    for who, keys in ledger.read.items():
-        if who in found.living:
+    everything = [key for _, key in state.stored]
+    for program, keys in ledger.read.items():
+        if program in state.living:
             if keys != everything:
-                yield f"{who} read {len(keys)} stored messages of {len(everything)}: {_difference(keys, everything)}"
+                yield f"{program} read {len(keys)} stored messages of {len(everything)}: {_difference(keys, everything)}"
         elif keys != everything[: len(keys)]:
-            yield f"{who} read other stored messages before it was killed: {_difference(keys, everything[: len(keys)])}"
+            yield f"{program} read other stored messages before it was killed: {_difference(keys, everything[: len(keys)])}"
 
 
 def acknowledged(ledger: History, lease: float, forgetful: Collection[str] = ()) -> Iterator[str]:
@@ -85,13 +85,13 @@ def acknowledged(ledger: History, lease: float, forgetful: Collection[str] = ())
     for delivered in ledger.delivered:
         if delivered.key[0].rpartition(" at ")[2] in forgetful:
             continue
-        when, who = ledger.done.get(delivered.key, (delivered.when, ""))
+        when, program = ledger.done.get(delivered.key, (delivered.when, ""))
         # A consumer that counts as dead may still receive it, and a consumer may receive it again after its lease.
-        own = delivered.consumer == who and delivered.when < delivered.since + lease
+        own = delivered.consumer == program and delivered.when < delivered.since + lease
         if delivered.when > when and (own or delivered.since > when):
             yield (
                 f"{payload(delivered.key)} was delivered to {delivered.consumer} at {delivered.when:.3f} s, "
-                f"but {who} had acknowledged it at {when:.3f} s"
+                f"but {program} had acknowledged it at {when:.3f} s"
             )
 
 
@@ -125,14 +125,14 @@ def kept(
     for name in there:
         if name not in expected:
             yield f"the {what} of {name} is still there"
-    for name, one in retained.items():
+    for name, own in retained.items():
         if name not in expected or name in orphans:
             continue
         if name not in there:
-            if one.confirmed >= 0 and not any(one.confirmed <= number for number in one.absent):
-                yield f"the {what} {one.confirmed} of {name} is gone"
-        elif not one.confirmed <= there[name] <= one.tried:
-            yield f"the {what} of {name} is {there[name]}; {one.confirmed} was confirmed and {one.tried} was the last"
+            if own.confirmed >= 0 and not any(own.confirmed <= number for number in own.absent):
+                yield f"the {what} {own.confirmed} of {name} is gone"
+        elif not own.confirmed <= there[name] <= own.tried:
+            yield f"the {what} of {name} is {there[name]}; {own.confirmed} was confirmed and {own.tried} was the last"
 
 
 def _difference(mine: list[Key], right: list[Key]) -> str:

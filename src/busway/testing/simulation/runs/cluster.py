@@ -7,7 +7,7 @@ from typing import Final
 import busway
 from busway.errors import Rejected
 from busway.settings import Settings
-from busway.testing.simulation.checker.cluster import Circumstances, agree
+from busway.testing.simulation.checker.cluster import RunFacts, agree
 from busway.testing.simulation.checker.final_read import until
 from busway.testing.simulation.checker.final_read_cluster import NAME, Survey, missing_links, wrong_interest
 from busway.testing.simulation.faults.plan import DISK, KINDS, LOSSES, MIRROR
@@ -115,7 +115,7 @@ async def run(scenario: Scenario, count: int) -> list[str]:
         problems += _errors(node)
     await scenario.end(processes, nodes)
     victims = sum(scenario.happened[kind] for kind in LOSSES)
-    how = Circumstances(
+    how = RunFacts(
         living=[member.name for member in members],
         readers=[member.name for member in members if "read" in member.roles],
         settled=frozenset(member.name for member in everybody if _settled(member, world)),

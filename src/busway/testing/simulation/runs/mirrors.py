@@ -84,7 +84,7 @@ def _hub(node: Node) -> "Hub":
 
 
 def _copy(hub: "Hub", guid: str, stream: str) -> Records | None:
-    assert isinstance(hub.peers.members, Mesh), "it is one of several"
+    assert isinstance(hub.peers.members, Mesh), "the node is in a cluster"
     found = hub.peers.members.replication.copies.get((guid, stream))
     return None if found is None else found.log
 

@@ -55,9 +55,9 @@ async def run(scenario: Scenario) -> list[str]:
     world.launch(NAME, NAME, auditor.main)
     await auditor.done.wait()
     await scenario.end(processes, [node])
-    found = auditor.found
-    found.living = [program.name for program in processes.living()]
-    found.calm = not scenario.happened
-    found.refused = any(scenario.happened[kind] for kind in DISK)
-    found.begun, found.lasting = node.starts, node.stores
-    return list(check(ledger, found))
+    state = auditor.state
+    state.living = [program.name for program in processes.living()]
+    state.calm = not scenario.happened
+    state.refused = any(scenario.happened[kind] for kind in DISK)
+    state.begun, state.lasting = node.starts, node.stores
+    return list(check(ledger, state))

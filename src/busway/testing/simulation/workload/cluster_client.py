@@ -138,8 +138,8 @@ class Member(Program):
         """Read all stored messages of all nodes from the beginning."""
         subscription = await self._retry(lambda: bus.subscribe("orders/**", since="all").start())
         async for message in subscription:
-            assert message.broker is not None, "it is a stored one"
-            assert message.offset is not None, "likewise"
+            assert message.broker is not None, "the message is stored"
+            assert message.offset is not None, "the message is stored"
             self._ledger.history[self.name].append((message.broker, message.offset, key_of(message.text)))
 
     def _delivery_key(self, message: Message) -> Key:
