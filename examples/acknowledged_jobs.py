@@ -1,4 +1,4 @@
-"""A channel: two workers share stored jobs, one of them dies, a poisoned job goes to the dead letters, and nothing is lost."""
+"""A channel: two workers share stored jobs, one dies, a rejected job becomes a dead letter, and no job is lost."""
 
 import asyncio
 import tempfile
@@ -12,18 +12,18 @@ async def main():
             await shop.create_stream("jobs", ["jobs/**"])
             await shop.publish_many("jobs/bill", [str(number) for number in range(10)], durable=True)
 
-            # One worker takes four jobs, does one of them, and dies.
+            # The first worker takes four jobs, acknowledges one of them, and dies.
             async with server.connect(name="mortal", reconnect=None) as mortal:
                 jobs = await mortal.channel("jobs", "billing", window=4, max_deliveries=2)
                 taken = await jobs.take(4, timeout=5, whole=True)
                 await taken[0].ack()
             print("done by the first:", taken[0].text)
 
-            # The other one gets what the first had not done, and all the rest; job 7 it can't do.
+            # The second worker gets the jobs that the first has not acknowledged, and all others; it rejects job 7.
             done, complete = [], asyncio.Event()
 
             async def bill(message):
-                if message.text == "7":  # there is no such customer; to raise an error would do the same, and be logged
+                if message.text == "7":  # an exception would be logged, and the job redelivered
                     message.nack()
                     return
                 done.append(int(message.text))
@@ -40,7 +40,7 @@ async def main():
                 await complete.wait()
             print("done by the second:", sorted(done))
 
-        # What was acknowledged stays so when the server starts again.
+        # Acknowledgements outlive a restart of the server.
         async with busway.serve(data=folder) as server, server.connect() as bus:
             (billing,) = await bus.channels("jobs")
             print("everything before", billing.floor, "is done, lag", billing.lag)

@@ -1,4 +1,4 @@
-"""The blocking face: the same names without asyncio, for scripts, threads and notebooks."""
+"""The blocking API: the same names without asyncio, for scripts, threads and notebooks."""
 
 import busway.sync
 

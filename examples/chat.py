@@ -19,7 +19,7 @@ async def main():
         await alice.publish("lobby/alice", "hello lobby")
         await carol.publish("lobby/carol", "hello alice")
         await alice.publish("kitchen/alice", "who is here?")
-        await alice.publish("*/alice", "I am leaving")  # in all rooms: whoever listens to alice anywhere
+        await alice.publish("*/alice", "I am leaving")  # to subscribers of alice in all rooms
         await asyncio.gather(alice.flush(), carol.flush())
 
         for name, subscription in subscriptions.items():

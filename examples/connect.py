@@ -1,4 +1,4 @@
-"""Connect to one server over memory, over a Unix socket and over TCP; all three meet on the same bus."""
+"""Connect to one server over memory, over a Unix socket and over TCP; all three are on the same bus."""
 
 import tempfile
 

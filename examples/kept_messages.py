@@ -1,4 +1,4 @@
-"""Send, post and pin: what a later subscriber gets, when it has everything, and how it learns that somebody has gone."""
+"""Send, post and pin: messages for late subscribers, the mark behind the retained ones, and withdrawals."""
 
 import tempfile
 
@@ -9,12 +9,12 @@ async def main():
     with tempfile.TemporaryDirectory() as folder:
         async with busway.serve(data=folder) as server, server.connect(name="monitor") as monitor:
             hdb = await server.connect(name="hdb", fields={"proc": "hdb"})
-            await hdb.send("state", "starting")  # for those who are here: nobody
-            await hdb.post("state", "started")  # kept while this client is here
-            await hdb.post("state", "ready")  # the same topic and fields: takes the place of the last
-            await hdb.pin("schema", "trade(time, sym, price)")  # kept until it is unpinned
+            await hdb.send("state", "starting")  # for current subscribers: there are none
+            await hdb.post("state", "started")  # retained while this client is connected
+            await hdb.post("state", "ready")  # the same topic and fields: replaces the last
+            await hdb.pin("schema", "trade(time, sym, price)")  # retained until it is unpinned
 
-            # What is kept comes first, then the notification. `watch` asks to be told what goes.
+            # Retained messages come first, then the notification. With `watch` withdrawals come, too.
             async with monitor.subscribe("**", where={"proc": busway.ANY}, notify=True, watch=True) as world:
                 async for message in world:
                     if message.kind == "notify":
@@ -29,7 +29,7 @@ async def main():
                 message = await world.recv(timeout=5)
                 print(f"{message.kind}: {message.topic} of {message.sender}")
 
-        # Another server on the same folder: the post went with its client, the pin is here.
+        # Another server on the same folder: the post has ended with its client, the pin is still retained.
         async with busway.serve(data=folder) as server, server.connect(name="hdb", fields={"proc": "hdb"}) as hdb:
             for message in await hdb.kept():
                 print(f"after a restart: {message.kind} {message.topic}: {message.text}")

@@ -16,7 +16,7 @@ async def main():
         # Subscribe to the HelloProtocol messages published on topics that match "alice".
         client_1.subscribe(HelloProtocol, "alice") as subscription,
     ):
-        # Publish one to everybody who subscribed to a topic that matches "alice".
+        # Publish one to all subscriptions whose topic matches "alice".
         await client_2.publish("alice", HelloProtocol(text="Hello Alice"))
 
         topic, message = await subscription.recv(timeout=5)

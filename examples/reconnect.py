@@ -1,4 +1,4 @@
-"""A server goes away and comes back: the client tells what happens, and its subscription lives on."""
+"""A server stops and comes back: the client reports each event, and restores its subscription."""
 
 import busway
 
@@ -16,7 +16,7 @@ async def main():
             if event.kind == "lost":
                 break
 
-        # Buffered while there is nobody, sent after coming back. With offline="fail" this would raise Disconnected.
+        # Buffered without a server, sent after the reconnect. With offline="fail" this would raise Disconnected.
         await bus.publish("news", "written while offline")
 
         async with busway.serve(address, name="second"):

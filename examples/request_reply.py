@@ -1,4 +1,4 @@
-"""Ask and answer with types: the HelloRequest of the T2 document, first by hand, then with a handler function."""
+"""Typed requests and replies: the HelloRequest of the T2 document, first by hand, then with a handler function."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ async def by_hand(server: busway.Server):
     async with (
         server.connect() as client_1,
         server.connect() as client_2,
-        # A client begins to serve HelloRequest at the topic "": its requests come here and nowhere else.
+        # A client serves HelloRequest at the topic "": all its requests come here.
         client_1.serve(HelloRequest, "") as requests,
         asyncio.TaskGroup() as tasks,
     ):

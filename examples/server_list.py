@@ -1,4 +1,4 @@
-"""Servers from a file: the servers.json of the mbus document. A server finds its own address there, clients try them in order."""
+"""Servers from a file, the servers.json of the mbus document: a server reads its entry, clients try all in order."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def url(entry) -> str:
 
 
 def seconds(schedule: str) -> float:
-    """Of a time such as 0D00:01 or 0D00:00:10."""
+    """Seconds of a time such as 0D00:01 or 0D00:00:10."""
     days, hours, minutes, rest = re.fullmatch(r"(\d+)D(\d\d):(\d\d)(?::(\d\d))?", schedule).groups()
     return ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(rest or 0)
 
@@ -39,13 +39,13 @@ async def main():
         file = Path(folder) / "servers.json"
         file.write_text(SERVERS)
 
-        # The server: its own entry says where it listens and which fields it adds to each message. (srv1 is down today.)
+        # The server: its entry has its address and the fields that it adds to each message. (srv1 is down today.)
         own = read(file)["srv3"]
         async with busway.serve(url(own), name=own["name"], fields=own["address"]) as server:
-            port = server.addresses[0].rpartition(":")[2]  # 0 in the file: any that is free
+            port = server.addresses[0].rpartition(":")[2]  # the file has 0: any free port
             file.write_text(SERVERS.replace('"port": 0', f'"port": {port}'))
 
-            # A client: all enabled servers in order, and at once before it waits as long as the file says.
+            # A client tries all enabled servers in order, the first time at once, then with the delays of the file.
             servers = read(file).values()
             delays = [0.0, *(seconds(entry["connection"]["reconnectSchedule"]) for entry in servers)]
             async with busway.connect(*map(url, servers), name="hdb", reconnect=delays) as bus:

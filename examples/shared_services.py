@@ -1,4 +1,4 @@
-"""Ask first: two stations share a service, the one that knows answers. Then all of them, and a listener that sees it."""
+"""Shared services: the broker asks two stations and calls the willing one; then all; a listener gets copies."""
 
 import busway
 
@@ -11,20 +11,20 @@ async def main():
         server.connect(name="north") as north,
         server.connect(name="south") as south,
         server.connect(name="control") as control,
-        # A listener: sees copies of the requests on any of these topics, and never counts as a provider.
+        # A listener gets copies of the requests on all these topics, and never counts as a provider.
         server.connect() as audit,
         audit.subscribe("scada/**", listen=True) as seen,
     ):
         for station in (north, south):
             own = DEVICES[station.name]
-            # The broker asks both; "true" comes from the one that has the device, and that one gets the request.
+            # The broker asks both stations; the one that has the device says yes and gets the request.
             await station.serve(
                 "scada/device",
                 lambda message, own=own: own[message.text],
                 shared=True,
                 ask=lambda message, own=own: message.text in own,
             )
-            # Without ask a service is always willing. An async generator gives several replies.
+            # Without ask a service is always willing. An async generator sends several replies.
             await station.serve("scada/list", lambda _, own=own: each_of(own), shared=True)
 
         print("17:", (await control.request("scada/device", "17")).text)
@@ -38,12 +38,12 @@ async def main():
         for reply in sorted(replies, key=lambda reply: reply.text):
             print(f"{reply.sender} has {reply.text}")
 
-        # One that can't answer is followed by the next; in the replies of all it is named.
+        # If a service fails, the next one gets the request; request_all reports the failure.
         async with control.serve("scada/list", broken, shared=True):
             replies = await control.request_all("scada/list")
             print(len(replies), "replies, failed:", [(one.sender, str(one.error)) for one in replies.failed])
 
-        await audit.flush()  # whatever was on its way to it is here
+        await audit.flush()  # the copies have arrived
         async for message in seen:
             print("seen:", message.kind, message.topic, message.text)
             if not seen.pending:

@@ -1,4 +1,4 @@
-"""A consumer that can't keep up chooses what happens: here it keeps the newest messages and is told what it missed."""
+"""A slow consumer chooses its policy: this one gets the newest messages and the number of missed ones."""
 
 import busway
 
@@ -8,7 +8,7 @@ async def main():
         busway.serve() as server,
         server.connect() as feed,
         server.connect() as reader,
-        # At most 100 messages wait here; when one more comes, the oldest goes.
+        # At most 100 messages wait here; with one more, the oldest is dropped.
         reader.subscribe("ticks", policy="drop_oldest", limit=100) as ticks,
     ):
         for number in range(1000):

@@ -1,4 +1,4 @@
-"""A stream: messages that outlive the broker, a reader that goes on from where it was, and all of it read at once."""
+"""A stream: messages that outlive the broker, a reader that continues at its position, and a read of all messages."""
 
 import tempfile
 
@@ -13,13 +13,13 @@ async def main():
                 position = await shop.publish("orders/eu", {"id": number}, durable=True)
             print("stored:", position.stream, position.offset, position.sequence)
 
-            # The first reader takes two messages and remembers where it is.
+            # The first reader takes two messages and remembers its position.
             async with shop.subscribe("orders/*", since="all") as orders:
                 for _ in range(2):
                     print("billing:", (await orders.recv(timeout=5)).json())
                 reached = str(orders.position)
 
-        # Another server on the same folder: everything is still there.
+        # Another server on the same folder: all messages are still stored.
         async with busway.serve(data=folder) as server, server.connect(name="shop") as shop:
             async with shop.subscribe("orders/*", since=reached) as orders:
                 print("billing goes on:", (await orders.recv(timeout=5)).json())

@@ -1,10 +1,10 @@
 """A trading day: processes that know nothing of each other but the bus find, configure, watch and replace each other.
 
 Real processes, this file with a role each: a broker, a manager, a ticker, two databases and a gateway. The manager pins
-what each is to do, learns who is here before it starts anybody, and sees one of them die by the withdrawal of its post.
-The ticker posts where it is found, the databases find it there, and the gateway collects what the databases offer by the
-names of their fields. Every process tells what it does on the topic `story`; this program prints that, and ends with
-another status than 0 unless the story went as it should.
+their configurations, learns which processes run before it starts others, and detects a dead one by its withdrawn post.
+The ticker posts its address, the databases connect to it, and the gateway collects the offers of the databases by the
+names of their fields. Every process reports its actions on the topic `story`; this program prints them, and ends with
+another status than 0 if the story is not the expected one.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ STORY = Counter({
     "manager: pinned the configuration of ticker, hdb-1, hdb-2, gateway": 1,
     "manager: hdb-1 is here already, it is started; so I start ticker, hdb-2, gateway": 1,
     "hdb-1: found the ticker by its post, FDAX is at 18310.5": 1,
-    "hdb-2: found the ticker by its post, FGBL is at 132.4": 2,  # it lives twice
+    "hdb-2: found the ticker by its post, FGBL is at 132.4": 2,  # it is started twice
     "gateway: trades are offered by 1 database": 2,
     "gateway: trades are offered by 2 databases": 2,
     "manager: all are up": 1,
@@ -45,16 +45,16 @@ async def tell(bus: busway.Bus, text: str) -> None:
     await bus.publish("story", f"{bus.name}: {text}")
 
 
-# The broker: pins are in its data folder, and whoever is lost has half a second to come back.
+# The broker: pins are in its data folder, and a lost client has half a second to come back.
 
 
 async def broker(folder: str) -> None:
     async with busway.serve("tcp://127.0.0.1:0", data=folder, settings=busway.Settings(grace=0.5)) as server:
         print(server.addresses[0], flush=True)
-        await asyncio.to_thread(sys.stdin.read)  # until whoever started it has ended, or says so
+        await asyncio.to_thread(sys.stdin.read)  # until the parent process ends or closes the pipe
 
 
-# Those who work. Each says who it is by the fields of its connection, and posts its state.
+# The workers. Each identifies itself by the fields of its connection, and posts its state.
 
 
 def member(url: str, name: str, kind: str) -> busway.Bus:
@@ -68,7 +68,7 @@ async def post_state(bus: busway.Bus, state: str) -> None:
 
 
 async def configured(bus: busway.Bus) -> dict:
-    """Wait for the own configuration, whether it was pinned before or comes now."""
+    """Wait for the configuration of this process, pinned before or now."""
     await post_state(bus, "started")
     async with bus.subscribe("config", where={"process": bus.name, "cmd": "setCfg"}) as configs:
         config = (await configs.recv(timeout=PATIENCE)).json()
@@ -83,7 +83,7 @@ async def work_until_stopped(bus: busway.Bus) -> None:
 
 
 async def ticker(url: str, name: str) -> None:
-    # Ticks don't go over the bus that all share: the ticker has one of its own, and posts where that is.
+    # Ticks don't use the shared bus: the ticker has a bus of its own, and posts its address.
     async with member(url, name, "ticker") as bus, busway.serve("tcp://127.0.0.1:0") as own, own.connect() as feed:
         config = await configured(bus)
         async with feed.serve("last", lambda message: config["prices"][message.text]):
@@ -117,7 +117,7 @@ async def gateway(url: str, name: str) -> None:
             await tell(bus, f"{config['offer']} are offered by {databases}")
 
         rules = {"apiInfo": config["offer"], "pid": busway.ANY}
-        async with bus.subscribe("**", where=rules, watch=True, handler=collect):  # whatever the topic is
+        async with bus.subscribe("**", where=rules, watch=True, handler=collect):  # on any topic
             await work_until_stopped(bus)
 
 
@@ -131,7 +131,7 @@ class Manager:
         self.running: dict[str, asyncio.subprocess.Process] = {}
 
     async def learn(self) -> busway.Message:
-        """One more state, or that one is gone."""
+        """Wait for the next state or withdrawal."""
         message = await self.states.recv(timeout=PATIENCE)
         if message.kind == "withdrawn":
             del self.known[message.fields["process"]]
@@ -194,15 +194,15 @@ async def manager(url: str) -> None:
     ):
         mine = Manager(bus, states, url)
         while (await mine.learn()).kind != "notify":
-            pass  # the states of all who are here come first
+            pass  # the retained states come first
         await mine.day()
 
 
-# The day, as it is told.
+# The day.
 
 
 async def told(story: busway.Subscription, lines: Counter, *awaited: str) -> None:
-    """Print the story until it has come to all of these."""
+    """Print the story until all awaited lines have come."""
     missing = set(awaited)
     while missing:
         line = (await story.recv(timeout=PATIENCE)).text
@@ -225,7 +225,7 @@ async def day(folder: str) -> None:
         async with busway.connect(url, reconnect=None) as bus, bus.subscribe("story") as story:
             lines: Counter = Counter()
             async with bus.subscribe("process") as states:
-                await started("hdb", url, "hdb-1")  # it was left running yesterday
+                await started("hdb", url, "hdb-1")  # it has been running since yesterday
                 await states.recv(timeout=PATIENCE)
             await started("manager", url)
             await told(story, lines, "manager: all are up", "gateway: trades are offered by 2 databases")
@@ -248,7 +248,7 @@ async def day(folder: str) -> None:
     finally:
         for process in processes:
             if process.returncode is None:
-                process.kill()  # those that the manager started end with the broker
+                process.kill()  # the processes that the manager started end with the broker
                 await process.wait()
 
 

@@ -7,7 +7,7 @@ import pydantic
 import busway
 
 
-# What travels below the topic "orders": an immutable struct.
+# The messages below the topic "orders": an immutable struct.
 class OrderPlaced(busway.Protocol, prefix="orders"):
     number: int
     account: int
@@ -36,7 +36,7 @@ async def balance(request: GetBalance) -> Balance:
 
 
 async def bill(bus: busway.Bus, order: OrderPlaced) -> str:
-    """What becomes of an order; what can't be billed ever is rejected."""
+    """Bill an order; reject one that can never be billed."""
     try:
         found = await bus.request("", GetBalance(account=order.account), timeout=5)
     except busway.HandlerError as error:

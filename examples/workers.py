@@ -17,7 +17,7 @@ async def main():
                 all_done.set()
 
         buses = [await server.connect(name=f"worker {number}") for number in (1, 2)]
-        # Members of one group share what is published; the handler is called with one message at a time.
+        # Members of one group share published messages; the handler gets one message at a time.
         workers = [
             await bus.subscribe("jobs/**", group="workers", handler=lambda _, name=bus.name: work(name))
             for bus in buses
@@ -25,7 +25,7 @@ async def main():
         for number in range(8):
             await boss.publish(f"jobs/resize/{number}")
         for number in range(2):
-            await boss.push(f"jobs/mail/{number}")  # returns when a worker has taken it
+            await boss.push(f"jobs/mail/{number}")  # returns when a worker has accepted it
         await all_done.wait()
         print("jobs done:", done.total(), "by", len(done), "workers")
 

@@ -1,6 +1,6 @@
 """A bus, payments, a streaming pipeline that raises alerts, an archive, and in the end a table and a picture.
 
-`make demo` runs it; everything it makes is in the folder `demo`.
+`make demo` runs it; all its output is in the folder `demo`.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def running(*command: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def payments(frame: DataFrame) -> DataFrame:
-    """Messages as payments."""
+    """Read messages as payments."""
     order = from_json(col("payload").cast("string"), "id long, amount double, ok boolean")
     return frame.select(element_at(split("topic", "/"), 2).alias("country"), "time", order.alias("order")).select(
         "country", "time", "order.amount", (~col("order.ok")).cast("double").alias("declined")
@@ -85,7 +85,7 @@ def alerting(spark: SparkSession, url: str, folder: Path) -> object:
 
 
 def listen(url: str, heard: list[tuple[float, str]]) -> None:
-    """A plain client that hears the alerts as they come."""
+    """A plain client that receives the alerts."""
     with sync.connect(url, name="on call") as bus, bus.subscribe("alerts/*", since="all") as alerts:
         for message in alerts:
             told = message.json()

@@ -1,4 +1,4 @@
-"""Draws how payments went, and when somebody was told of trouble: an SVG with one row for each country."""
+"""Draws declined payments and alerts over time: an SVG with one row for each country."""
 
 from collections.abc import Mapping, Sequence
 from html import escape

@@ -8,7 +8,7 @@ from itertools import count
 from busway import sync
 
 COUNTRIES = {"at": 0.10, "de": 0.30, "es": 0.18, "fr": 0.22, "it": 0.14, "pl": 0.06}
-"""And their shares of all payments."""
+"""Countries and their shares of all payments."""
 DECLINED, BROKEN = 0.03, 0.55
 """Shares of payments that the bank refuses, usually and when it is out of order."""
 STEP = 0.05

@@ -39,17 +39,17 @@ extern "C" {
 #define BUSWAY_FUSE_UNSUBSCRIBE 1
 #define BUSWAY_FUSE_MESSAGE 2
 
-#define BUSWAY_FUSE_ROOM 65536 /* of the first buffer for messages; it grows when a message needs more, */
-#define BUSWAY_FUSE_MOST (1 << 26) /* up to this */
+#define BUSWAY_FUSE_ROOM 65536 /* bytes of the first buffer for messages; it grows when a message needs more */
+#define BUSWAY_FUSE_MOST (1 << 26) /* its largest size */
 #define BUSWAY_FUSE_AT_ONCE 524288 /* longer messages may be cut by the kernel */
 
-/* What stands before each message that is read. */
+/* The header of each message that is read. */
 struct busway_fuse_meta {
     uint64_t channel; /* number of its channel: the line of the file `channels`, from 0 */
-    uint64_t serno;   /* serial number of the message; a gap tells that messages were passed over */
+    uint64_t serno;   /* serial number of the message; a gap shows skipped messages */
     uint64_t client;  /* number of the client that published it */
     uint64_t size;    /* bytes of data */
-    uint64_t stride;  /* bytes from the end of this to the next one of these */
+    uint64_t stride;  /* bytes from the end of this header to the next one */
 };
 
 struct busway_fuse_message {
@@ -61,9 +61,9 @@ struct busway_fuse {
     int bus;      /* the file `fusebus`: give it to poll, select or epoll, with POLLIN */
     int channels; /* the file `channels` */
     unsigned char *buffer;
-    size_t room;   /* of the buffer, */
-    size_t filled; /* so much of it was read, */
-    size_t next;   /* and this is where the next message begins */
+    size_t room;   /* size of the buffer */
+    size_t filled; /* bytes of it that were read */
+    size_t next;   /* where the next message begins */
     size_t subscriptions;
 };
 
@@ -107,7 +107,7 @@ static inline int busway_fuse_open(struct busway_fuse *bus, const char *folder, 
     return -1;
 }
 
-/* The number of the line that is `name`; -1 with ENOENT if there is none. */
+/* The number of the line `name`; -1 with ENOENT if there is none. */
 static inline int busway_fuse_find_(struct busway_fuse *bus, const char *name, uint64_t *number) {
     char text[4096];
     size_t length = strlen(name), at = 0;
@@ -204,7 +204,7 @@ static inline int busway_fuse_name(struct busway_fuse *bus, uint64_t number, cha
     }
 }
 
-/* One write, with one or two words before the data; what write() returns. */
+/* One write, with one or two words before the data; returns the result of write(). */
 static inline ssize_t busway_fuse_write_(struct busway_fuse *bus, uint64_t *words, int count, const void *data,
                                          size_t size) {
     struct iovec parts[2];
@@ -259,7 +259,7 @@ static inline int busway_fuse_publish(struct busway_fuse *bus, uint64_t channel,
     words[1] = channel;
     if (size <= BUSWAY_FUSE_AT_ONCE) {
         done = busway_fuse_write_(bus, words, 2, data, size);
-    } else { /* the kernel cuts it, which the bus can tell only if all of it lies in one place */
+    } else { /* the kernel cuts it, which the bus can detect only if all of it is in one place */
         char *whole = (char *)malloc(sizeof words + size);
         int reason;
         if (whole == NULL)
@@ -314,14 +314,14 @@ static inline int busway_fuse_grow_(struct busway_fuse *bus, size_t room) {
     return 0;
 }
 
-/* Where the last message ends of which the header is there. */
+/* The end of the last message whose header was read. */
 static inline size_t busway_fuse_end_(const struct busway_fuse *bus) {
     struct busway_fuse_meta meta;
     size_t at = 0;
     while (at < bus->filled && bus->filled - at >= sizeof meta) {
         memcpy(&meta, bus->buffer + at, sizeof meta);
         if (meta.stride > BUSWAY_FUSE_MOST)
-            return at; /* this is no bus, as the reader will see */
+            return at; /* this is no bus, as the reader will detect */
         if (meta.size <= bus->filled - at - sizeof meta && meta.stride > bus->filled - at - sizeof meta)
             return bus->filled; /* only the padding of the last message is missing */
         at += sizeof meta + (size_t)meta.stride;
@@ -336,7 +336,7 @@ static inline int busway_fuse_fill_(struct busway_fuse *bus) {
     bus->next = bus->filled = 0;
     while ((got = read(bus->bus, bus->buffer, bus->room)) < 0) {
         if (errno != EMSGSIZE || busway_fuse_grow_(bus, 2 * bus->room) != 0)
-            return -1; /* EINTR too: a signal of the caller's, who knows what to do about it */
+            return -1; /* EINTR too: the caller handles its own signals */
     }
     bus->filled = (size_t)got;
     while ((end = busway_fuse_end_(bus)) > bus->filled) { /* a very long message comes in several parts */
@@ -344,7 +344,7 @@ static inline int busway_fuse_fill_(struct busway_fuse *bus) {
         if (busway_fuse_grow_(bus, end) == 0)
             got = read(bus->bus, bus->buffer + bus->filled, end - bus->filled);
         if (got < 0 && errno == EINTR)
-            continue; /* the rest is there already */
+            continue; /* the rest was read already */
         if (got <= 0) {
             bus->filled = 0;
             errno = got == 0 ? EPROTO : errno;
@@ -378,7 +378,7 @@ static inline int busway_fuse_read(struct busway_fuse *bus, struct busway_fuse_m
     return 1;
 }
 
-/* Read once, and hand over each message; how many that were. */
+/* Read once, and call the handler for each message; returns their number. */
 static inline int busway_fuse_handle(struct busway_fuse *bus, busway_fuse_handler handler, void *context) {
     struct busway_fuse_message message;
     int count = 0;
