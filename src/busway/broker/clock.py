@@ -83,7 +83,7 @@ class Clock:
             self._alarm.cancel()
         self._alarm, self._alarm_at = self._hub.loop.call_at(when, self._on_alarm), when
 
-    def look(self) -> None:
+    def check_sleep(self) -> None:
         """Abort the connections of all clients if this broker has slept for so long that they may have moved.
 
         After a sleep the event loop may read before it runs its timers, so sessions call this before they read. Clients
@@ -109,7 +109,7 @@ class Clock:
 
     def _on_tick(self) -> None:
         self._tick = None
-        self.look()
+        self.check_sleep()
         self._hub.handle(self._pass_time())
         if self._hub.engine.blocked():
             self.hurry()
@@ -117,7 +117,7 @@ class Clock:
     def _on_alarm(self) -> None:
         self._alarm = None
         try:
-            self.look()
+            self.check_sleep()
             now = self._hub.loop.time()
             self._hub.retained.expire(now)
             self._hub.services.expire(now)
@@ -130,14 +130,14 @@ class Clock:
 
     def _on_beat(self) -> None:
         hub = self._hub
-        self.look()
+        self.check_sleep()
         self.start()
         hub.engine.beat()
         for conn in hub.engine.idle(self._beats * 3):
             session = hub.sessions.get(conn)
             # A paused session is silent because the broker does not read it. The handshake has its own deadline.
             if session is not None and session.accepted and not session.paused:
-                session.close(Code.IDLE, f"nothing heard for {hub.settings.heartbeat * 3:g} s")
+                session.close(Code.IDLE, f"no frame received for {hub.settings.heartbeat * 3:g} s")
         for conn in hub.engine.waiting():  # the broker has not read the PING of a blocked publisher yet
             hub.engine.ping(conn, 0)
         for conn in hub.engine.idle(self._beats):

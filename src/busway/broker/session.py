@@ -92,7 +92,7 @@ class Session(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         hub = self._hub
         if environment.boottime() > hub.clock.waited_for:
-            hub.clock.look()
+            hub.clock.check_sleep()
         if self.checked and self._is_answered(nbytes):
             return
         try:

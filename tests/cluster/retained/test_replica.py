@@ -53,7 +53,7 @@ class Node:
                 case Put():
                     new = word.kept(1)
                     old = self.box.get(new.key)
-                    match self.words.told_put(guid, new, old):
+                    match self.words.received_put(guid, new, old):
                         case "keep":
                             self.box[new.key] = new
                         case "mine" if old is not None:
@@ -61,10 +61,10 @@ class Node:
                         case "mine":
                             back.append(Drop(*new.key, self.words.mark(new.key)))
                 case Drop():
-                    if self.words.told_drop(guid, word, self.box.get(word.key)):
+                    if self.words.received_drop(guid, word, self.box.get(word.key)):
                         del self.box[word.key]
                 case All():
-                    for key in self.words.told_all(guid):
+                    for key in self.words.received_all(guid):
                         self.box.pop(key, None)
         return back
 
@@ -84,14 +84,14 @@ class Mesh:
     def link(self, one: int, other: int) -> None:
         for here, there in ((one, other), (other, one)):
             self.ways[here, there] = []
-            self.nodes[here].words.come(self.nodes[there].guid)
+            self.nodes[here].words.link_opened(self.nodes[there].guid)
         for here, there in ((one, other), (other, one)):
             self.ways[here, there].append(pack(self.nodes[here].everything()))
 
     def cut(self, one: int, other: int) -> None:
         for here, there in ((one, other), (other, one)):
             if self.ways.pop((here, there), None) is not None:
-                self.nodes[here].words.went(self.nodes[there].guid, self.now)
+                self.nodes[here].words.link_closed(self.nodes[there].guid, self.now)
 
     def tell(self, here: int, words: list[Word]) -> None:
         for (one, _), way in self.ways.items():
@@ -221,12 +221,12 @@ def test_what_a_node_tells_late_takes_no_post_from_another():
     nodes = [Node(f"n{number}") for number in range(3)]
     first, second = (node.put(7, "c", "status", 1, 1, POST) for node in nodes[:2])
     far = nodes[2]
-    far.words.come("n0")
-    far.words.come("n1")
+    far.words.link_opened("n0")
+    far.words.link_opened("n1")
     far.hear("n1", pack([*second, All()]))
     far.hear("n0", pack(first))
-    far.words.went("n0", 0.0)
-    far.words.come("n0")
+    far.words.link_closed("n0", 0.0)
+    far.words.link_opened("n0")
     far.hear("n0", pack([All()]))
     assert len(far.box) == 1
     far.hear("n1", pack(nodes[1].drop((7, "status", b""), (2, 7, 2))))
@@ -238,7 +238,7 @@ async def test_who_lacks_a_pin_gets_it_when_the_other_only_says_its_sum(cluster:
     a, b = await cluster.several(2)
     lone = RetainedMessage(1, 7, "feed", PIN, "config/x", body_of(1_700, 1, b"", b"only here"))
     lone.dress({})
-    a._hub.retained.put_far(lone)
+    a._hub.retained.put_remote(lone)
     a._hub.peers.members._retained._broadcast(sum_of(a._hub.retained.box))
     a._hub.flush()
 

@@ -43,7 +43,7 @@ def engine():
 def parts(engine):
     """Two links, and a stream of the first."""
     clock = SimpleNamespace(arm=lambda: None)
-    replays = SimpleNamespace(found_far=lambda part: None)
+    replays = SimpleNamespace(found_remote=lambda part: None)
     loop = SimpleNamespace(time=lambda: 0.0)
     parts = RemoteStreams(
         SimpleNamespace(guid="f" * 32, engine=engine, clock=clock, replays=replays, loop=loop),

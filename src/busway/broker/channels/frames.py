@@ -38,7 +38,7 @@ _MOST: Final = 65_536
 
 
 class What(IntEnum):
-    """What an entry of an ACK does with its messages."""
+    """The action of an ACK entry on its messages."""
 
     ACK = 0
     NACK = 1

@@ -14,7 +14,7 @@ _LIVES: Final = 32
 """The number of lives whose lengths are recorded."""
 
 Loss: TypeAlias = Literal["", "lost", "behind"]
-"""What a journal lacks: nothing, everything, or its end."""
+"""The part that a journal lacks: nothing, everything, or its end."""
 
 
 class JournalIdentity:

@@ -190,7 +190,7 @@ class RetainedDriver:
                 done = partial(self._stored, session, conn, number, flags, message)
                 pins.store(self._unpin(message.key, message.version), done)
             else:
-                self._take_back(conn, number, flags, message)
+                self._remove(conn, number, flags, message)
         elif self.box.same(message):
             old = self.box.get(message.key)
             if flags & POST and old is not None:
@@ -202,7 +202,7 @@ class RetainedDriver:
             self._follow(message)
             pins.store(Pin.of(message), partial(self._stored, session, conn, number, flags, message))
         else:
-            self._keep(conn, number, flags, message)
+            self._retain(conn, number, flags, message)
 
     def _stored(
         self, session: "Session", conn: int, number: int, flags: int, message: RetainedMessage, error: OSError | None
@@ -216,21 +216,21 @@ class RetainedDriver:
                     text = f"the broker can't write the pin to its disk: {error.strerror or error}"
                     hub.engine.refuse(conn, number, Code.STORE_FAILED, text)
             elif flags & UNKEEP:
-                self._take_back(conn if here else None, number, flags, message)
+                self._remove(conn if here else None, number, flags, message)
             else:
-                self._keep(conn if here else None, number, flags, message)
-        except Exception as unexpected:  # noqa: BLE001, logged and counted there
-            hub.unexpected(unexpected, session if here else None, "keeping a pin")
+                self._retain(conn if here else None, number, flags, message)
+        except Exception as unexpected:  # noqa: BLE001, logged and counted by unexpected()
+            hub.unexpected(unexpected, session if here else None, "storing a pin")
         hub.flush()
 
     def _is_late(self, message: RetainedMessage) -> bool:
         """Whether the client has put or removed a later message under this key at another node already."""
-        since = self._taken_back(message)
+        since = self._removed_since(message)
         return self.box.is_late(message) or (
             since is not None and since[1] == message.session and since[2] > message.number
         )
 
-    def _taken_back(self, message: RetainedMessage) -> Version | None:
+    def _removed_since(self, message: RetainedMessage) -> Version | None:
         return self._peers.removed_since(message.key) if message.flags & PIN else None
 
     def _follow(self, message: RetainedMessage) -> None:
@@ -238,10 +238,10 @@ class RetainedDriver:
         if message.flags & PIN:
             if (old := self.box.get(message.key)) is not None:
                 message.follow(old.version)
-            if (since := self._taken_back(message)) is not None:
+            if (since := self._removed_since(message)) is not None:
                 message.follow(since)
 
-    def _keep(self, conn: int | None, number: int, flags: int, message: RetainedMessage) -> None:
+    def _retain(self, conn: int | None, number: int, flags: int, message: RetainedMessage) -> None:
         self._follow(message)
         self.box.put(message)
         # The other nodes get it after its groups are known, and before later messages of its client.
@@ -251,7 +251,7 @@ class RetainedDriver:
         if conn is not None:
             self._done(conn, number, flags, receivers)
 
-    def _take_back(self, conn: int | None, number: int, flags: int, message: RetainedMessage) -> None:
+    def _remove(self, conn: int | None, number: int, flags: int, message: RetainedMessage) -> None:
         gone = self.box.take(message.key)
         if gone is not None:
             self._removed([gone], message)
@@ -304,7 +304,7 @@ class RetainedDriver:
 
     # Retained messages of other nodes.
 
-    def put_far(self, message: RetainedMessage) -> None:
+    def put_remote(self, message: RetainedMessage) -> None:
         """Retain a message of another node, and deliver it to the clients of this one."""
         message.remote = True
         self.box.put(message)
@@ -313,12 +313,12 @@ class RetainedDriver:
         if message.flags & PIN and self._pins is not None:
             self._pins.store(Pin.of(message), _written)
 
-    def take_far(self, key: Key) -> None:
+    def remove_remote(self, key: Key) -> None:
         """Remove a message that another node has removed."""
         if (gone := self.box.take(key)) is not None:
             self._withdraw([gone])
 
-    def mark_far(self, key: Key, version: Version) -> None:
+    def mark_removed(self, key: Key, version: Version) -> None:
         """Record that a pin was removed at another node, whether this node has it or not."""
         if self._pins is not None:
             self._pins.store(self._unpin(key, version), _written)

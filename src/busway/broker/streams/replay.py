@@ -40,7 +40,7 @@ _TURN: Final = 4
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """What a subscription with `since` selects."""
+    """The selection of a subscription with `since`."""
 
     pattern: str
     selection: Selection
@@ -146,7 +146,7 @@ class Replays:
                 if not leave(asked.pattern):
                     self._add(_Cursor(conn, sub, stream, asked.selection, begin))
 
-    def found_far(self, stream: Far) -> None:
+    def found_remote(self, stream: Far) -> None:
         """A stream of another node, or more topics of one: matching subscriptions follow it."""
         self._remote[stream.number] = stream
         for conn, all_asked in self._asked.items():

@@ -88,7 +88,7 @@ class RetainedDriver(NodeProtocolHandler, RetainedPeers):
     def opened(self, conn: int, node: Node) -> None:
         """A link is open: send the full list in portions."""
         self._links[conn], self._frames[conn] = node.guid, node.frame
-        self._replica.come(node.guid)
+        self._replica.link_opened(node.guid)
         self._send(conn, self._replica.mine(self._hub.retained.box))
 
     def room(self, conn: int) -> None:
@@ -112,7 +112,7 @@ class RetainedDriver(NodeProtocolHandler, RetainedPeers):
         self._unsent.pop(conn, None)
         self._frames.pop(conn, None)
         if (guid := self._links.pop(conn, None)) is not None:
-            self._replica.went(guid, now)
+            self._replica.link_closed(guid, now)
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:  # noqa: ARG002 - one kind, no numbers
         """Handle changes of another node. Raises Stranger."""
@@ -125,11 +125,11 @@ class RetainedDriver(NodeProtocolHandler, RetainedPeers):
                 case Drop():
                     old = self._hub.retained.box.get(word.key)
                     if isinstance(word.owner, str) and self._replica.new_mark(word, old):
-                        self._hub.retained.mark_far(word.key, word.version)
-                    if self._replica.told_drop(guid, word, old):
-                        self._hub.retained.take_far(word.key)
+                        self._hub.retained.mark_removed(word.key, word.version)
+                    if self._replica.received_drop(guid, word, old):
+                        self._hub.retained.remove_remote(word.key)
                 case All():
-                    self._withdraw(self._replica.told_all(guid))
+                    self._withdraw(self._replica.received_all(guid))
                 case Sum() if conn not in self._unsent and word.pins != sum_of(self._hub.retained.box).pins:
                     self._send(conn, self._all_pins(answer=not word.answer))
         if answers:
@@ -168,9 +168,9 @@ class RetainedDriver(NodeProtocolHandler, RetainedPeers):
             raise Stranger(f"invalid retained message on {word.topic!r}: {error}") from error
         box = self._hub.retained.box
         old = box.get(new.key)
-        match self._replica.told_put(guid, new, old):
+        match self._replica.received_put(guid, new, old):
             case "keep":
-                self._hub.retained.put_far(new)
+                self._hub.retained.put_remote(new)
             case "mine" if old is not None:
                 return [self._fit(conn, put(old))]
             case "mine" if (since := self._replica.mark(new.key)) is not None:
@@ -180,7 +180,7 @@ class RetainedDriver(NodeProtocolHandler, RetainedPeers):
 
     def _withdraw(self, keys: Sequence[Key]) -> None:
         for key in keys:
-            self._hub.retained.take_far(key)
+            self._hub.retained.remove_remote(key)
 
     def _broadcast(self, word: Word) -> None:
         if self._links:

@@ -235,7 +235,7 @@ class RemoteStreams(NodeProtocolHandler):
         else:
             part.holders[conn] = None
             self._schedule_poll()
-        self._hub.replays.found_far(part)
+        self._hub.replays.found_remote(part)
         for watcher in self._watchers:
             watcher(part)
         self.ask(part)

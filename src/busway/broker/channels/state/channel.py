@@ -41,7 +41,7 @@ from busway.broker.channels.state.status import Status
 
 
 class Channel:
-    """One channel, from the state that its journal has. open() comes first."""
+    """The machine of one channel, made from the state in its journal. The driver calls open() first."""
 
     def __init__(self, state: ChannelState, *, ranges: int = RANGES) -> None:
         state = state.copy()  # it continues from there

@@ -169,7 +169,7 @@ class Dispatch:
             self._in_flight.again(run)
 
     def backoff_end(self, run: Run, failures: int, now: float) -> float:
-        """When a message that failed this often is redelivered; 0: at once."""
+        """The time at which a message that failed this often is redelivered; 0: at once."""
         status = self._status
         wait = delay_of(status.config.backoff, failures, f"{status.name} {run.start}") if failures > 0 else 0.0
         return now + wait if wait else 0.0
