@@ -101,7 +101,7 @@ def test_a_narrow_way_takes_its_time(world: World) -> None:
     async def play() -> None:
         scene = Scene(world)
         await scene.joined()
-        scene.network.way("here", "there").bandwidth = 1000.0
+        scene.network.path("here", "there").bandwidth = 1000.0
         scene.write(scene.mine.end, bytes(5000))
         await asyncio.sleep(4.0)
         assert 1000 < len(scene.its.data) < 4000, "packet by packet"

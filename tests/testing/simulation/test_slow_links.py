@@ -19,7 +19,7 @@ def test_who_gets_much_over_a_slow_way_comes_back(world: World) -> None:
             events = bus.events()
             await bus.post("status", b"here")  # put back behind all that is on its way
             async with bus.channel("default", "work", window=MANY) as channel, bus.subscribe("other"):
-                world.network.way("b1", "c1").bandwidth = 3000.0
+                world.network.path("b1", "c1").bandwidth = 3000.0
                 world.network.connections("c1", "b1")[0].reset()
                 async for event in events:
                     if event.kind == "resumed":
@@ -62,7 +62,7 @@ def test_who_knows_many_servers_comes_back_over_long_ways(world: World) -> None:
         urls = [f"sim://{name}:7420" for name in names]
         async with busway.connect(*urls, timeout=2.0, reconnect=(0.1,)) as bus, bus.subscribe("news"):
             for name in names:
-                for way in (world.network.way("c1", name), world.network.way(name, "c1")):
+                for way in (world.network.path("c1", name), world.network.path(name, "c1")):
                     way.delay = 0.3
             events = bus.events()
             world.network.connections("c1", "b1")[0].reset()

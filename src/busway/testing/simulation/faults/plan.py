@@ -190,12 +190,12 @@ class FaultInjector:
             case "link flaps":
                 return await self._flaps(fault)
             case "node cut off":
-                ways = [way for name in names if name != here for way in ((here, name), (name, here))]
-                return await self._blocked(fault, *ways)
+                paths = [path for name in names if name != here for path in ((here, name), (name, here))]
+                return await self._blocked(fault, *paths)
             case "split" | "split one-way":
-                ways = [(one, two) for one in names if one in fault.side for two in names if two not in fault.side]
-                back = [] if fault.kind == "split one-way" else [(two, one) for one, two in ways]
-                return await self._blocked(fault, *ways, *back)
+                paths = [(one, two) for one in names if one in fault.side for two in names if two not in fault.side]
+                back = [] if fault.kind == "split one-way" else [(two, one) for one, two in paths]
+                return await self._blocked(fault, *paths, *back)
             case "node sleeps":
                 return await self._sleeps(fault, node)
             case "two killed":
@@ -208,9 +208,9 @@ class FaultInjector:
             case "mirror restarted while standing in":
                 return await restart_mirror(self._world, node, self._world.nodes[there], fault.lasts)
             case _:
-                ways = [way for name in names if name != here for way in ((here, name), (name, here))]
+                paths = [path for name in names if name != here for path in ((here, name), (name, here))]
                 async with asyncio.TaskGroup() as running:
-                    blocked = running.create_task(self._blocked(fault, *ways), name="cut off")
+                    blocked = running.create_task(self._blocked(fault, *paths), name="cut off")
                     killed = running.create_task(self._killed(replace(fault, lasts=fault.lasts / 2), node), name="kill")
                 return blocked.result() and killed.result()
 
@@ -249,21 +249,21 @@ class FaultInjector:
             act(end)
         return bool(ends)
 
-    async def _blocked(self, fault: Fault, *ways: tuple[str, str]) -> bool:
-        before = sum(self._network.way(*way).stopped for way in ways)
-        for way in ways:
-            self._network.block(*way)
+    async def _blocked(self, fault: Fault, *paths: tuple[str, str]) -> bool:
+        before = sum(self._network.path(*path).stopped for path in paths)
+        for path in paths:
+            self._network.block(*path)
         await asyncio.sleep(fault.lasts)
-        for way in ways:  # this may also unblock a path that another fault has blocked
-            self._network.unblock(*way)
-        return sum(self._network.way(*way).stopped for way in ways) > before
+        for path in paths:  # this may also unblock a path that another fault has blocked
+            self._network.unblock(*path)
+        return sum(self._network.path(*path).stopped for path in paths) > before
 
     async def _slow(self, fault: Fault, between: tuple[str, str]) -> bool:
-        ways = [self._network.way(*between), self._network.way(between[1], between[0])]
-        before = sum(way.carried for way in ways)
-        with _slowed(ways):
+        paths = [self._network.path(*between), self._network.path(between[1], between[0])]
+        before = sum(path.carried for path in paths)
+        with _slowed(paths):
             await asyncio.sleep(fault.lasts)
-        return sum(way.carried for way in ways) > before
+        return sum(path.carried for path in paths) > before
 
     async def _client_killed(self, fault: Fault) -> bool:
         killed = self._world.kill(self._processes.process(fault.client))
@@ -286,12 +286,12 @@ class FaultInjector:
 
 
 @contextmanager
-def _slowed(ways: list[Path]) -> Iterator[None]:
-    before = [(way.delay, way.jitter, way.bandwidth) for way in ways]
-    for way in ways:
-        way.delay, way.jitter, way.bandwidth = 0.3, 0.5, 3000.0
+def _slowed(paths: list[Path]) -> Iterator[None]:
+    before = [(path.delay, path.jitter, path.bandwidth) for path in paths]
+    for path in paths:
+        path.delay, path.jitter, path.bandwidth = 0.3, 0.5, 3000.0
     try:
         yield
     finally:
-        for way, (delay, jitter, bandwidth) in zip(ways, before, strict=True):
-            way.delay, way.jitter, way.bandwidth = delay, jitter, bandwidth
+        for path, (delay, jitter, bandwidth) in zip(paths, before, strict=True):
+            path.delay, path.jitter, path.bandwidth = delay, jitter, bandwidth

@@ -86,29 +86,29 @@ class Network:
         self.reached: dict[str, dict[str, None]] = {}
         """The processes to which each process has sent data."""
         self._listeners: dict[tuple[str, int], _Listener] = {}
-        self._ways: dict[tuple[str, str], Path] = {}
+        self._paths: dict[tuple[str, str], Path] = {}
         self._ends: dict[SimulatedTransport, None] = {}
         self._ports = _FIRST_PORT
 
-    def way(self, here: str, there: str) -> Path:
+    def path(self, here: str, there: str) -> Path:
         """Return the path between two hosts."""
-        if (way := self._ways.get((here, there))) is None:
+        if (path := self._paths.get((here, there))) is None:
             longer = self.spread ** self.chance.random() if self.spread > 1.0 else 1.0
             normal = self.delay * longer, self.jitter * longer, self.bandwidth
-            way = self._ways[here, there] = Path(*normal, normal)
-        return way
+            path = self._paths[here, there] = Path(*normal, normal)
+        return path
 
     # Faults.
 
     def block(self, here: str, there: str) -> None:
         """Block the path from `here` to `there`. The other direction stays open."""
-        self.way(here, there).blocked = True
+        self.path(here, there).blocked = True
 
     def unblock(self, here: str, there: str) -> None:
         """Unblock a path, and deliver its waiting packets."""
-        way = self.way(here, there)
-        way.blocked = False
-        held, way.held = way.held, {}
+        path = self.path(here, there)
+        path.blocked = False
+        held, path.held = path.held, {}
         for waiting, count in held.items():
             if isinstance(waiting, asyncio.Future):
                 if not waiting.done():
@@ -116,15 +116,15 @@ class Network:
                 continue
             for _ in range(count):
                 self.loop.call_at(
-                    way.arrival(self.loop.time(), 0, self.chance), self.arrive, waiting, context=_NO_PROCESS
+                    path.arrival(self.loop.time(), 0, self.chance), self.arrive, waiting, context=_NO_PROCESS
                 )
 
     def heal(self) -> None:
         """Unblock all paths, and restore their speed."""
-        for (here, there), way in list(self._ways.items()):
-            way.delay, way.jitter, way.bandwidth = way.normal
-            way.free = min(way.free, self.loop.time())
-            if way.blocked:
+        for (here, there), path in list(self._paths.items()):
+            path.delay, path.jitter, path.bandwidth = path.normal
+            path.free = min(path.free, self.loop.time())
+            if path.blocked:
                 self.unblock(here, there)
 
     def connections(self, here: str, there: str) -> list[SimulatedTransport]:
@@ -188,16 +188,16 @@ class Network:
 
     async def _travel(self, here: str, there: str) -> None:
         """Send a packet that belongs to no connection yet, and wait while the path is blocked."""
-        way = self.way(here, there)
-        while way.blocked:
+        path = self.path(here, there)
+        while path.blocked:
             waiting = self.loop.create_future()
-            way.stopped += 1
-            way.held[waiting] = 1
+            path.stopped += 1
+            path.held[waiting] = 1
             try:
                 await waiting
             finally:
-                way.held.pop(waiting, None)
-        await asyncio.sleep(way.arrival(self.loop.time(), 0, self.chance) - self.loop.time())
+                path.held.pop(waiting, None)
+        await asyncio.sleep(path.arrival(self.loop.time(), 0, self.chance) - self.loop.time())
 
     def _next_port(self) -> int:
         self._ports += 1
@@ -211,22 +211,22 @@ class Network:
 
     def send(self, end: SimulatedTransport, size: int) -> None:
         """Schedule the arrival of the next packet that this end has put in flight."""
-        way = self.way(end.process.host, end.peer.process.host)
-        end.latest = max(end.latest, way.arrival(self.loop.time(), size, self.chance))
+        path = self.path(end.process.host, end.peer.process.host)
+        end.latest = max(end.latest, path.arrival(self.loop.time(), size, self.chance))
         self.loop.call_at(end.latest, self.arrive, end, context=_NO_PROCESS)
 
     def arrive(self, end: SimulatedTransport) -> None:
         """Deliver the next packet of this end, unless the path is blocked."""
-        way = self.way(end.process.host, end.peer.process.host)
-        if way.blocked:
-            way.stopped += 1
-            way.held[end] = way.held.get(end, 0) + 1
+        path = self.path(end.process.host, end.peer.process.host)
+        if path.blocked:
+            path.stopped += 1
+            path.held[end] = path.held.get(end, 0) + 1
         else:
             end.arrived()
 
     def pieces(self, end: SimulatedTransport, size: int) -> Iterator[int]:
         """Yield the sizes of packets for data: limited on slow paths, and split at random."""
-        packet = max(_PACKET, int(self.way(end.process.host, end.peer.process.host).bandwidth * _MOMENT))
+        packet = max(_PACKET, int(self.path(end.process.host, end.peer.process.host).bandwidth * _MOMENT))
         while size > packet:
             yield packet
             size -= packet
