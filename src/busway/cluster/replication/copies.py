@@ -58,7 +58,7 @@ class Copy(Stream):
         self.channels: set[str] = set()
         self.fresh = False
         """The replica has a full snapshot of the channel progress."""
-        self._filling = False
+        self._snapshot_open = False
         self.last_write: asyncio.Future[None] | None = None
         """The last write of channel progress, which may be in progress."""
 
@@ -82,7 +82,7 @@ class Copy(Stream):
         """Write channel progress. The journal logs a failure and starts the next write with a full snapshot."""
         gone = [Deleted(name) for name in sorted(self.channels)] if noted.all else []
         if noted.all:
-            self.channels, self.fresh, self._filling = set(), False, True
+            self.channels, self.fresh, self._snapshot_open = set(), False, True
         for entry in noted.entries:
             if isinstance(entry, Deleted):
                 self.channels.discard(entry.channel)
@@ -91,8 +91,8 @@ class Copy(Stream):
         stamp = [] if noted.stamp is None else [noted.stamp]
         self.last_write = self.journal.write([*gone, *noted.entries, *stamp])
         self.last_write.add_done_callback(_log_failure)
-        if self._filling and not noted.more:
-            self.fresh, self._filling = True, False
+        if self._snapshot_open and not noted.more:
+            self.fresh, self._snapshot_open = True, False
 
 
 class Copies:

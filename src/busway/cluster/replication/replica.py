@@ -60,7 +60,7 @@ class Replica:
     """The mirror's side of replication with one primary."""
 
     def __init__(self, shelf: CopyStore) -> None:
-        self._shelf = shelf
+        self._store = shelf
         self._names: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
         self._reported: dict[str, int] = {}
@@ -74,7 +74,7 @@ class Replica:
         self._names.clear()
         self._numbers.clear()
         self.failed.clear()
-        return self._ask(self._shelf.names(), all_streams=True)
+        return self._ask(self._store.names(), all_streams=True)
 
     def ask_again(self) -> Ask | None:
         """Ask again for streams that failed; None: there are none."""
@@ -88,8 +88,8 @@ class Replica:
         return self._ask([name], all_streams=False)
 
     def _ask(self, names: Iterable[str], *, all_streams: bool) -> Ask:
-        logs = {name: self._shelf.find(name) for name in names}
-        noted = {name: stamp for name in logs if (stamp := self._shelf.noted(name)) is not None}
+        logs = {name: self._store.find(name) for name in names}
+        noted = {name: stamp for name in logs if (stamp := self._store.noted(name)) is not None}
         return Ask({name: None if log is None else have(log) for name, log in logs.items()}, all_streams, noted)
 
     def heard(self, word: ToMirror) -> Word | None:
@@ -101,8 +101,8 @@ class Replica:
                     return self._offered(word)
                 case Gone(name=name, removed=removed):
                     self._forget(name)
-                    self._shelf.remove(name, keep=not removed)
-                case _ if (name := self._names.get(word.number, "")) and (log := self._shelf.find(name)):
+                    self._store.remove(name, keep=not removed)
+                case _ if (name := self._names.get(word.number, "")) and (log := self._store.find(name)):
                     return self._apply(name, log, word)
         except (DataFailed, ValueError) as error:
             if number is None:
@@ -112,7 +112,7 @@ class Replica:
 
     def _offered(self, offer: Offer) -> Word | None:
         config, origin = offer.config, offer.have
-        name, log = config.name, self._shelf.find(config.name)
+        name, log = config.name, self._store.find(config.name)
         self._forget(name)
         self._names[offer.number], self._numbers[name] = name, offer.number
         answer = None
@@ -122,9 +122,9 @@ class Replica:
         if offer.how == "anew" or log is None:
             if offer.how == "on" and origin.next > origin.first:
                 raise ValueError("the replica was removed before the primary continued it")
-            log = self._shelf.make(config, origin.first)
+            log = self._store.make(config, origin.first)
         else:
-            self._shelf.configure(config)
+            self._store.configure(config)
         if offer.how == "on":
             log.trim_to(origin.first)
         self._reported[name] = log.written
@@ -136,15 +136,15 @@ class Replica:
             case Part(block=block, first=first, ahead=ahead):
                 self.ahead[name] = ahead
                 if block:
-                    self._shelf.check_room(len(block))
+                    self._store.check_room(len(block))
                     if not log.copy(block):
                         raise ValueError("too many records wait to be written")
                 if first > log.first:
                     log.trim_to(first)
             case Noted():
-                self._shelf.note(name, word)
+                self._store.note(name, word)
             case Changed(config=config) if config.name == name:
-                self._shelf.configure(config)
+                self._store.configure(config)
             case Want(offset=offset):
                 return Tail(word.number, log.read_written(offset, PORTION)[2])
         return None
@@ -155,7 +155,7 @@ class Replica:
 
     def written(self, name: str) -> Got | None:
         """Report the end of a replica, if it has written more."""
-        number, log = self._numbers.get(name), self._shelf.find(name)
+        number, log = self._numbers.get(name), self._store.find(name)
         if number is None or log is None or log.written <= self._reported[name]:
             return None
         self._reported[name] = log.written

@@ -170,12 +170,14 @@ class RetainedReplica:
 
     # Messages of other nodes.
 
-    def come(self, guid: str) -> None:
+    def link_opened(self, guid: str) -> None:
         """A link to a node is open. The node sends its full list."""
         self._lost.pop(guid, None)
         self._seen[guid] = set()
 
-    def told_put(self, guid: str, new: RetainedMessage, old: RetainedMessage | None) -> Literal["keep", "mine", "no"]:
+    def received_put(
+        self, guid: str, new: RetainedMessage, old: RetainedMessage | None
+    ) -> Literal["keep", "mine", "no"]:
         """A node retains a message. "keep": retain it here. "mine": send this node's version back. "no": ignore it."""
         key = new.key
         if len(self._of.get(guid, ())) >= MOST:
@@ -194,7 +196,7 @@ class RetainedReplica:
         self._of.setdefault(guid, {})[key] = None
         return "no" if old is not None and version(old) >= version(new) else "keep"
 
-    def told_drop(self, guid: str, word: Drop, old: RetainedMessage | None) -> bool:
+    def received_drop(self, guid: str, word: Drop, old: RetainedMessage | None) -> bool:
         """A node does not retain a message any more. Returns whether to remove it here."""
         key = word.key
         if isinstance(word.owner, str):
@@ -203,13 +205,13 @@ class RetainedReplica:
             return old is not None and bool(old.flags & PIN) and version(old) <= word.version
         return self._forget(guid, key) and old is not None
 
-    def told_all(self, guid: str) -> list[Key]:
+    def received_all(self, guid: str) -> list[Key]:
         """A node has sent its full list. Returns the posts that are to be removed here."""
         seen = self._seen.pop(guid, set())
         stale = [key for key in self._of.get(guid, {}) if key not in seen]
         return [key for key in stale if self._forget(guid, key)]
 
-    def went(self, guid: str, now: float) -> None:
+    def link_closed(self, guid: str, now: float) -> None:
         """The link to a node has ended."""
         self._seen.pop(guid, None)
         self._lost[guid] = now + self._grace
