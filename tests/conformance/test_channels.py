@@ -1,6 +1,7 @@
 """Channels: who gets which message of a stream, how many at a time, and what becomes of those that are not acknowledged."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -258,6 +259,8 @@ async def test_after_max_deliveries_it_goes_to_the_dead_letter_topic(net: Net) -
             "dead_topic": TOPIC,
             "dead_deliveries": 3,
             "dead_times": 1,
+            "dead_consumer": "maker",
+            "dead_host": socket.gethostname(),
         }
         assert letter.time_ns == message.time_ns
         assert letter.stream == "dead"
