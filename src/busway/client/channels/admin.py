@@ -131,7 +131,8 @@ class ChannelVerbs:
 
         The client renews the leases of the messages that this consumer holds, until they are acknowledged or nacked.
         A message that is in work for longer than `max_processing` (1 h; None: no limit; 0: nothing is renewed) is
-        reported, and redelivered when its lease ends.
+        reported, and redelivered when its lease ends. If all handlers are that late, or the program takes no message for
+        that long, the messages that wait go to other consumers.
 
         `channel(Order, "orders", "billing")` delivers the typed messages of a protocol: those on topics below its
         prefix, or on the `topic` below the prefix. A message whose payload does not fit the type becomes a dead
