@@ -1,7 +1,7 @@
 """Control messages between nodes about requests to shared services.
 
 Asks, calls and replies themselves go through the engine. The broker's services call this module for messages to other
-nodes, and the mesh for received frames.
+nodes, and `links` for received frames.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -1,6 +1,6 @@
 """Hosts consumers of other nodes at the channels of this node.
 
-The mesh calls it for frames and links; it is a sink of the broker's channels. A remote consumer has no window: its
+`links` calls it for frames; it is a sink of the broker's channels. A remote consumer has no window: its
 node takes messages when its client has room, and this node announces new messages. So a message is delivered to one
 consumer of the whole cluster and is never buffered in between.
 """

@@ -1,6 +1,6 @@
 """Consumes from the channels of other nodes for clients of this node. A channel spans the parts of its stream.
 
-The broker's channels call it for clients, and the mesh for frames and links. Each consumer here has a remote channel at
+The broker's channels call it for clients, and `links` for frames. Each consumer here has a remote channel at
 every other node that has the stream. When such a node announces messages and the consumer has room, this node takes as
 many as fit. Acknowledgements of the consumer are forwarded.
 """

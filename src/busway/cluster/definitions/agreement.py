@@ -1,7 +1,8 @@
 """Keeps streams and channels the same on all nodes: sends this node's changes to the others and applies theirs.
 
-The mesh calls it. The rules are in `definitions` and `missing`. Changes of other nodes are applied one after the other.
-A client's change can wait until all linked nodes have it. Changes that can't be applied are reported and retried.
+`links` calls it for frames, and `peers` for changes at this node. The rules are in `definitions` and `missing`.
+Changes of other nodes are applied one after the other. A client's change can wait until all linked nodes have it.
+Changes that can't be applied are reported and retried.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Decides which node delivers from whose channels, by claims and votes that the nodes exchange.
 
-The mesh calls it for frames, links and time; `lease` has the rule. Each node sends for which nodes it delivers, for
+`links` and the mesh call it for frames and time; `lease` has the rule. Each node sends for which nodes it delivers, for
 which it could, and which mirror it votes for in place of each lost node.
 """
 

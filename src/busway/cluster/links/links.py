@@ -1,6 +1,6 @@
 """The links of one broker: carries out the actions of its membership with connections and timers.
 
-The mesh owns it, and the hub calls it for frames and time. Outgoing and incoming connections are sessions like those of
+The mesh owns it, and passes the hub's frames and time. Outgoing and incoming connections are sessions like those of
 clients. A HELLO that names a node leads here. The protocol handlers of the mesh process the NODE frames.
 """
 

@@ -1,6 +1,6 @@
 """The list of a cluster's servers, from an argument, the command line or a file `servers.json`.
 
-`busway.serve`, the client and the command line call it. An argument overrides the command line, and that the file. The
+`busway.serve` and the command line call it. An argument overrides the command line, and that the file. The
 list may name the server itself.
 """
 

@@ -1,6 +1,6 @@
 """The primary side of replication: sends this node's streams to its mirrors.
 
-Acknowledgements of streams with safety=mirrored wait for the mirrors. The mesh calls this driver for frames, links
+Acknowledgements of streams with safety=mirrored wait for the mirrors. `links` calls this driver for frames, links
 and time. The rules are in `primary`. The replicas of another node's streams are the matter of `replica_driver`.
 """
 

@@ -1,6 +1,6 @@
 """Replicates retained messages between nodes: sends this node's to the others, and stores theirs.
 
-The broker's retained messages call it for local changes, and the mesh for frames and links. The rules are in `replica`.
+The broker's retained messages call it for local changes, and `links` for frames. The rules are in `replica`.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Serves this node's streams and replicas to other nodes: announces them, and answers reads of their records.
 
-The mesh calls it for frames and links. An answer is sent after all live messages stored before it, and before those
+`links` calls it for frames. An answer is sent after all live messages stored before it, and before those
 stored later. So a reader that has reached the end gets every following message live.
 """
 

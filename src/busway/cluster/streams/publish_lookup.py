@@ -1,6 +1,6 @@
 """Finds publishes that a client sent to another node without an answer, by asking the nodes that may have stored them.
 
-The mesh calls it when a client moves to this node. A node answers for its own streams and for its replicas. It first
+`peers` calls it when a client moves to this node. A node answers for its own streams and for its replicas. It first
 aborts the client's old session, so it stores no publish of the client after its answer. A publish that the owner does
 not have is not stored. One that only its mirror lacks may still be stored at the owner.
 """

@@ -1,6 +1,6 @@
 """Reads the parts of a stream at other nodes for clients of this node, block by block.
 
-The mesh calls it for reads of the broker. `remote` asks a node that has the part: its owner or a mirror.
+`peers` calls it for reads of the broker. `remote` asks a node that has the part: its owner or a mirror.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The streams of other nodes, for subscribers of this node: which nodes have each, and the requests for its records.
 
-The mesh calls it for frames and links. Each node announces its streams. A subscription reads a remote stream in
+`links` calls it for frames. Each node announces its streams. A subscription reads a remote stream in
 portions, over the link to a node that has it. Requests without an answer are repeated when a link ends.
 """
 

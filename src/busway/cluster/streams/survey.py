@@ -1,6 +1,6 @@
 """Surveys all nodes about their parts of streams and channels: their figures, seeks and dead letters.
 
-The broker's admin services call it through `peers`, and the mesh for frames and links. The result has an answer or an
+The broker's admin services call it through `peers`, and `links` for frames. The result has an answer or an
 error for every node of the cluster. For a node that is not linked, a node that delivers from its channels or has
 replicas of its streams answers.
 """
