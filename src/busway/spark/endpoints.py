@@ -182,12 +182,12 @@ class Endpoints:
         self._all: dict[str, Endpoint] = {}
         with ExitStack() as opened:
             for name in [only] if only else (*options.paths, *options.urls):
-                place = Folder(name) if options.paths else _connected(name, options)
-                if place.broker in self._all:  # another address of a broker that is connected already
-                    place.close()
+                endpoint = Folder(name) if options.paths else _connected(name, options)
+                if endpoint.broker in self._all:  # another address of a broker that is connected already
+                    endpoint.close()
                     continue
-                opened.callback(place.close)
-                self._all[place.broker] = place
+                opened.callback(endpoint.close)
+                self._all[endpoint.broker] = endpoint
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -202,7 +202,7 @@ class Endpoints:
     @property
     def names(self) -> dict[str, str]:
         """The url or path that the user gave for each broker."""
-        return {broker: place.name for broker, place in self._all.items()}
+        return {broker: endpoint.name for broker, endpoint in self._all.items()}
 
     def __getitem__(self, broker: str) -> Endpoint:
         return self._all[broker]
@@ -212,7 +212,7 @@ class Endpoints:
 
     def available(self, streams: Sequence[str] = ()) -> list[Available]:
         """Return the offsets that these streams have now; empty: all streams. Raises ValueError for unknown names."""
-        everything = [info for place in self._all.values() for info in place.available()]
+        everything = [info for endpoint in self._all.values() for info in endpoint.available()]
         known = {info.stream for info in everything}
         for name in streams:
             if name not in known:
@@ -228,8 +228,8 @@ class Endpoints:
 
         Lost messages raise DataLoss; if `fail` is false, they are logged and skipped.
         """
-        place = self._all.get(part.broker)
-        if place is None:
+        endpoint = self._all.get(part.broker)
+        if endpoint is None:
             known = ", ".join(f"{name} is {guid}" for guid, name in self.names.items())
             raise DataLoss(f"the broker {part.broker} can't be found any more ({known}): give its url or path")
 
@@ -241,7 +241,7 @@ class Endpoints:
         for number, pattern in enumerate(patterns):
             before = patterns[:number]
             asked = columns if not before or "topic" in columns else (*columns, "topic")
-            for batch in place.batches(part, pattern, asked, report_loss):
+            for batch in endpoint.batches(part, pattern, asked, report_loss):
                 left = _without(batch, before) if before else batch
                 if left.num_rows:
                     yield left.select(list(columns)) if left.num_columns > len(columns) else left

@@ -212,9 +212,9 @@ class Archiver:
         if self._lost:
             raise DataLoss("; ".join(self._lost))
 
-    def _clean_up(self, places: Endpoints, planned: Plan) -> None:
+    def _clean_up(self, endpoints: Endpoints, planned: Plan) -> None:
         """Remove the files of killed rounds. Raises DataLoss if such a file may be the only copy of lost messages."""
-        found = left(self.lake, self.snapshot, places.available())
+        found = left(self.lake, self.snapshot, endpoints.available())
         only = next((file.path for file in found if not file.spare), None)
         if only and planned.lost:
             raise DataLoss(
@@ -230,31 +230,31 @@ class Archiver:
     def round(self, looks: int = _TRIES) -> Progress:
         """Archive the messages of now, or the first part of them. Raises DataLoss. `looks`: attempts that are left."""
         start_time = time.monotonic()
-        with Endpoints(self._options) as places:
-            available = places.available(self._streams)
-            continuity.check(places, self.snapshot, available)
+        with Endpoints(self._options) as endpoints:
+            available = endpoints.available(self._streams)
+            continuity.check(endpoints, self.snapshot, available)
             planned = plan(self.snapshot, available, self._most, fail=self._fail, damaged=self._damaged)
             self.lake.make()
             if not self._cleaned:
-                self._clean_up(places, planned)
+                self._clean_up(endpoints, planned)
             for text in planned.warnings:
                 log.warning("%s", text)
             self._lost = planned.lost
             covered = list(planned.covered)
-            self._follow(places, {part.place: part.start for part in covered})
+            self._follow(endpoints, {part.place: part.start for part in covered})
             known = {part.place for part in covered}
             waiting = sum(part.next for part in available if part.place in known) - sum(part.end for part in covered)
             covered = [part for part in covered if part.end > part.begin]
             if not covered:
                 return Progress(0, 0, 0, 0, 0, time.monotonic() - start_time, waiting, self.snapshot.rows)
             try:
-                commit = self._archive(covered, places)
+                commit = self._archive(covered, endpoints)
             except (PySparkException, Py4JJavaError) as error:
                 if _LOST not in str(error):
                     raise
                 return self._retry(covered, error, looks - 1)
             self._damaged.clear()
-            self._follow(places, {part.place: part.end for part in covered})
+            self._follow(endpoints, {part.place: part.end for part in covered})
         size = sum(file.bytes for file in commit.added)
         rows, lost = sum(file.rows for file in commit.added), sum(part.lost for part in covered)
         seconds = time.monotonic() - start_time
@@ -265,8 +265,8 @@ class Archiver:
 
     def _retry(self, covered: Sequence[Covered], error: Exception, looks: int) -> Progress:
         """Repeat a round whose read lost messages: they were removed, which the new plan finds, or are damaged."""
-        with Endpoints(self._options) as places:
-            first = {part.place: part.first for part in places.available(self._streams)}
+        with Endpoints(self._options) as endpoints:
+            first = {part.place: part.first for part in endpoints.available(self._streams)}
         removed = any(first.get(part.place, 0) > part.start for part in covered)
         if self._fail or not looks:
             raise DataLoss(with_archive_advice(explain(error).text)) from error
@@ -277,7 +277,7 @@ class Archiver:
         self.begin()
         return self.round(looks)
 
-    def _archive(self, covered: Sequence[Covered], places: Endpoints) -> Commit:
+    def _archive(self, covered: Sequence[Covered], endpoints: Endpoints) -> Commit:
         number = self.snapshot.number + 1
         staging = f"r{number:08d}-{self.lake.token}"
         self.lake.discard(staging)
@@ -290,7 +290,9 @@ class Archiver:
         added = tuple(self.lake.place(number, staged))
         topics = self._options.topics
         covered = confirm_damage(covered, added) if _ALL in topics else covered
-        ranges = tuple(structs.replace(part, last=continuity.last_id(places, part.place, part.end)) for part in covered)
+        ranges = tuple(
+            structs.replace(part, last=continuity.last_id(endpoints, part.place, part.end)) for part in covered
+        )
         commit = Commit(
             number=number, time=time.time(), kind="archive", topics=topics, ranges=ranges, added=added, deleted=deleted
         )
@@ -340,13 +342,13 @@ class Archiver:
     def _uri(self, path: str) -> str:
         return self.lake.uri(*path.removeprefix(self.lake.path()).strip("/").split("/"))
 
-    def _follow(self, places: Endpoints, offsets: Mapping[Place, int]) -> None:
+    def _follow(self, endpoints: Endpoints, offsets: Mapping[Place, int]) -> None:
         """Move the channel of each stream to the end of the archive."""
         if not self._channel:
             return
         for (broker, stream), offset in offsets.items():
             try:
-                places[broker].follow(self._channel, stream, offset)
+                endpoints[broker].follow(self._channel, stream, offset)
             except BusError as error:
                 log.warning(
                     "the channel %r of the stream %r can't be moved to the end of the archive: %s",

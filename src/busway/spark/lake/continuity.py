@@ -22,16 +22,16 @@ def jumped(end: int, first: int) -> int:
     )
 
 
-def last_id(places: Endpoints, place: Place, end: int) -> str:
+def last_id(endpoints: Endpoints, place: Place, end: int) -> str:
     """Return the id of the message before this offset. Empty if there is no such message, or it is lost."""
     part = Range(*place, max(end - 1, 0), end)
     found: list[str] = []
-    for batch in places[place[0]].batches(part, "**", ("id",), lambda _: None):
+    for batch in endpoints[place[0]].batches(part, "**", ("id",), lambda _: None):
         found += batch.column("id").to_pylist()
     return found[0] if found else ""
 
 
-def check(places: Endpoints, snapshot: Snapshot, available: Sequence[Available]) -> None:
+def check(endpoints: Endpoints, snapshot: Snapshot, available: Sequence[Available]) -> None:
     """Raise LakeError if a stream has lost archived messages at its end."""
     for info in available:
         archived = snapshot.covered.get(info.place)
@@ -40,7 +40,7 @@ def check(places: Endpoints, snapshot: Snapshot, available: Sequence[Available])
         if archived.end > info.next:
             raise _lost(info, f"ends at offset {info.next}, but is archived up to {archived.end}")
         if archived.last and archived.end > info.first:
-            now = last_id(places, info.place, archived.end)
+            now = last_id(endpoints, info.place, archived.end)
             if now and now != archived.last:
                 raise _lost(
                     info, f"has the message {now} at offset {archived.end - 1}, but {archived.last} is archived"

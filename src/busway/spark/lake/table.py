@@ -88,8 +88,8 @@ def names(options: Mapping[str, str], lake: str | None = None) -> dict[str, tupl
     """Return the names of all possible views, as views() does."""
     streams = {stream for _, stream in Lake(lake).snapshot().covered} if lake else set()
     if options or not lake:
-        with Endpoints(read_options(options)) as places:
-            streams |= {info.stream for info in places.available()}
+        with Endpoints(read_options(options)) as endpoints:
+            streams |= {info.stream for info in endpoints.available()}
     return views(streams)
 
 

@@ -126,8 +126,8 @@ class Pipeline:
         """Return the end of each stream that the pipeline reads, or None if its sources are unknown."""
         found: dict[str, Any] = {}
         for options in self._read_from or ():
-            with Endpoints(read_options(options)) as places:
-                found |= {f"{info.broker}/{info.stream}": info.next for info in places.available()}
+            with Endpoints(read_options(options)) as endpoints:
+                found |= {f"{info.broker}/{info.stream}": info.next for info in endpoints.available()}
         return None if self._read_from is None else found
 
     def _declare(self, spark: "SparkSession") -> str:

@@ -100,9 +100,9 @@ def partitions(options: Options) -> list[InputPartition]:
     if not lake.exists():
         raise LakeError(f"{options.history} is not a lake, because it has no commits: give the folder of an archive")
     snapshot = lake.snapshot()
-    with Endpoints(options) as places:
-        available = _available(places, snapshot, options)
-        continuity.check(places, snapshot, available)
+    with Endpoints(options) as endpoints:
+        available = _available(endpoints, snapshot, options)
+        continuity.check(endpoints, snapshot, available)
         for _ in range(_ATTEMPTS):
             if not any(_begin(snapshot, info) < info.first for info in available):
                 break
@@ -111,8 +111,8 @@ def partitions(options: Options) -> list[InputPartition]:
             if snapshot.number == before:
                 break
         selected = _wanted(options, snapshot, available)
-        live = _live(options, places, snapshot, available)
-        names = places.names
+        live = _live(options, endpoints, snapshot, available)
+        names = endpoints.names
         each = {info.place: info.each for info in available}
         # The lake has no messages of other topics, so live messages of these would lack their older part.
         topics = () if _ALL in snapshot.topics else snapshot.topics
@@ -126,8 +126,8 @@ def partitions(options: Options) -> list[InputPartition]:
     return [*(Archived(some, selected) for some in _shared(files, options)), *tasks]
 
 
-def _available(places: Endpoints, snapshot: Snapshot, options: Options) -> list[Available]:
-    everything = places.available()
+def _available(endpoints: Endpoints, snapshot: Snapshot, options: Options) -> list[Available]:
+    everything = endpoints.available()
     known = {info.stream for info in everything} | {stream for _, stream in snapshot.covered}
     for name in options.streams:
         if name not in known:
@@ -176,7 +176,7 @@ def _microseconds(bound: Bound | None) -> int | None:
     return (bound - _EPOCH) // timedelta(microseconds=1) if isinstance(bound, datetime) else None
 
 
-def _live(options: Options, places: Endpoints, snapshot: Snapshot, available: Sequence[Available]) -> list[Range]:
+def _live(options: Options, endpoints: Endpoints, snapshot: Snapshot, available: Sequence[Available]) -> list[Range]:
     """Return the ranges of live messages. Raises DataLoss for lost messages."""
     start = _given(options.starting, snapshot, available, "startingOffsets")
     stop = _given(options.ending, snapshot, available, "endingOffsets")
@@ -186,11 +186,11 @@ def _live(options: Options, places: Endpoints, snapshot: Snapshot, available: Se
         first = _begin(snapshot, info)
         begin, end = first, max(info.next, first)
         if isinstance(options.starting, datetime):
-            begin = max(begin, places[info.broker].find_time(info.stream, options.starting))
+            begin = max(begin, endpoints[info.broker].find_time(info.stream, options.starting))
         elif options.starting == "latest":
             begin = end
         if isinstance(options.ending, datetime):
-            end = min(end, places[info.broker].find_time(info.stream, options.ending))
+            end = min(end, endpoints[info.broker].find_time(info.stream, options.ending))
         elif options.ending == "earliest":
             end = begin
         for option, offset in (("startingOffsets", start.get(info.place)), ("endingOffsets", stop.get(info.place))):
@@ -235,13 +235,13 @@ def read(options: Options, task: "Archived | Live") -> Iterator[pa.RecordBatch]:
         for file in task.files:
             yield from _file(lake, file, task.wanted, options)
         return
-    with Endpoints(options, task.place) as places:
+    with Endpoints(options, task.place) as endpoints:
         for part in split([task.part], 1, task.chunk):
-            yield from _range(options, lake, places, part, task.topics)
+            yield from _range(options, lake, endpoints, part, task.topics)
 
 
 def _range(
-    options: Options, lake: Lake, places: Endpoints, part: Range, topics: Sequence[str]
+    options: Options, lake: Lake, endpoints: Endpoints, part: Range, topics: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield live messages of a range. Messages that the stream has removed since the plan come from the archive."""
     known = -1
@@ -249,14 +249,14 @@ def _range(
     while begin < part.end:
         left = Range(part.broker, part.stream, begin, part.end)
         try:
-            found = _messages(options, places, left, topics, fail=True)
+            found = _messages(options, endpoints, left, topics, fail=True)
         except DataLoss:
             snapshot = lake.snapshot()
             end = min(snapshot.end((part.broker, part.stream)) or 0, part.end)
             if snapshot.number == known or end <= begin:
                 if options.fail_on_data_loss:
                     raise
-                found = _messages(options, places, left, topics, fail=False)
+                found = _messages(options, endpoints, left, topics, fail=False)
             else:
                 known = snapshot.number
                 place = part.broker, part.stream
@@ -272,14 +272,14 @@ def _range(
 
 
 def _messages(
-    options: Options, places: Endpoints, part: Range, topics: Sequence[str], *, fail: bool
+    options: Options, endpoints: Endpoints, part: Range, topics: Sequence[str], *, fail: bool
 ) -> list[pa.RecordBatch]:
     """Return live messages that match the option topics and, if given, one of `topics`."""
     asked, columns = options.topics, options.columns
     if not topics or _ALL in asked:
-        return list(places.read(part, topics or asked, columns, fail=fail))
+        return list(endpoints.read(part, topics or asked, columns, fail=fail))
     known = [Selection(pattern, b"") for pattern in topics]
-    read = places.read(part, asked, columns if "topic" in columns else (*columns, "topic"), fail=fail)
+    read = endpoints.read(part, asked, columns if "topic" in columns else (*columns, "topic"), fail=fail)
     found = (batch.filter(covered(batch.column("topic"), known)) for batch in read)
     return [batch.select(list(columns)) for batch in found if batch.num_rows]
 

@@ -22,14 +22,14 @@ _MOST: Final = 1_000_000
 
 
 def bounds(
-    places: Endpoints, available: Sequence[Available], bound: Bound | None, default: str, option: str
+    endpoints: Endpoints, available: Sequence[Available], bound: Bound | None, default: str, option: str
 ) -> dict[Place, int]:
     """Return the offset of a bound for each available stream."""
     bound = default if bound is None else bound
     if isinstance(bound, dict):
         return _given(available, bound, default, option)
     if isinstance(bound, datetime):
-        return {info.place: places[info.broker].find_time(info.stream, bound) for info in available}
+        return {info.place: endpoints[info.broker].find_time(info.stream, bound) for info in available}
     return {info.place: info.first if bound == "earliest" else info.next for info in available}
 
 
@@ -78,11 +78,11 @@ def tasks(options: Options, begin: Mapping[Place, int], end: Mapping[Place, int]
     return split(ranges, parts, options.partition_records or _MOST)
 
 
-def batch(options: Options, places: Endpoints) -> list[Range]:
+def batch(options: Options, endpoints: Endpoints) -> list[Range]:
     """Return the ranges of a batch read: from the start or the first offset, to the end or the current end."""
-    available = places.available(options.streams)
-    begin = bounds(places, available, options.starting, "earliest", "startingOffsets")
-    end = bounds(places, available, options.ending, "latest", "endingOffsets")
+    available = endpoints.available(options.streams)
+    begin = bounds(endpoints, available, options.starting, "earliest", "startingOffsets")
+    end = bounds(endpoints, available, options.ending, "latest", "endingOffsets")
     if not isinstance(options.starting, dict):
         # The broker may remove messages while a time is looked up. Messages before the first offset were not requested.
         begin = {info.place: max(begin[info.place], info.first) for info in available}
@@ -123,6 +123,6 @@ class Task(InputPartition):
 def read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     """Yield the matching messages of a task, in the columns and types of Spark."""
     columns = options.columns
-    with Endpoints(options, task.place) as places:
-        for batch in places.read(task.part, options.topics, columns, fail=options.fail_on_data_loss):
+    with Endpoints(options, task.place) as endpoints:
+        for batch in endpoints.read(task.part, options.topics, columns, fail=options.fail_on_data_loss):
             yield conform(batch, columns)

@@ -55,8 +55,8 @@ class Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         if self._options.history:
             return history.partitions(self._options)
-        with Endpoints(self._options) as places:
-            return [plan.Task(part, places.names[part.broker]) for part in plan.batch(self._options, places)]
+        with Endpoints(self._options) as endpoints:
+            return [plan.Task(part, endpoints.names[part.broker]) for part in plan.batch(self._options, endpoints)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # Spark adds an empty partition to a read without partitions

@@ -47,7 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Return the offsets at which a new query begins."""
         available = self._available()
-        begin = plan.bounds(self._places, available, self._options.starting, "latest", "startingOffsets")
+        begin = plan.bounds(self._endpoints, available, self._options.starting, "latest", "startingOffsets")
         for info in available:
             if begin[info.place] > info.next:
                 raise OptionError(
@@ -104,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop, available = from_json(start), from_json(end), self._available()
         self._check(begin, available)
         first = plan.present(begin, available, fail=self._options.fail_on_data_loss)
-        names = self._places.names
+        names = self._endpoints.names
         return [plan.Task(part, names[part.broker]) for part in plan.tasks(self._options, first, stop)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         for (broker, stream), offset in from_json(end).items():
             try:
-                self._places[broker].follow(self._options.channel, stream, offset)
+                self._endpoints[broker].follow(self._options.channel, stream, offset)
             except BusError as error:
                 log.warning(
                     "the channel %r of %r can't be moved to the progress of the query: %s",
@@ -130,21 +130,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._open.close()
 
     @property
-    def _places(self) -> Endpoints:
+    def _endpoints(self) -> Endpoints:
         if self._open is None:
             self._open = Endpoints(self._options)
         return self._open
 
     def _available(self) -> list[Available]:
-        return self._places.available(self._options.streams)
+        return self._endpoints.available(self._options.streams)
 
     def _check(self, begin: Mapping[Place, int], available: Sequence[Available]) -> None:
         """Check that the checkpoint belongs to this bus. Raises OptionError or DataLoss."""
         known_streams = {info.place: info for info in available}
-        others = {info.place for info in self._places.available()} if begin.keys() - known_streams.keys() else set()
+        others = {info.place for info in self._endpoints.available()} if begin.keys() - known_streams.keys() else set()
         for (broker, stream), offset in begin.items():
-            if broker not in self._places:
-                known = ", ".join(f"{name} is {guid}" for guid, name in self._places.names.items())
+            if broker not in self._endpoints:
+                known = ", ".join(f"{name} is {guid}" for guid, name in self._endpoints.names.items())
                 raise OptionError(
                     f"the checkpoint is of another bus: it has offsets of the broker {broker}, but {known}. Use another "
                     "checkpointLocation, or read from the bus of the checkpoint"
