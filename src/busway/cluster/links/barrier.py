@@ -1,7 +1,7 @@
 """A barrier: waits until every linked node has processed all frames that this node has sent so far.
 
 The mesh calls it before the broker answers SUBSCRIBE or SERVE. A round is a PING to every link; it ends when each link
-has answered or closed. Callers that arrive during a round wait for the next one, so each link has at most one open PING.
+has answered or closed. Callers that arrive during a round wait for the next one, so a link has at most one open PING.
 """
 
 from collections.abc import Callable

@@ -150,7 +150,7 @@ class Links:
         if peer is None:
             return
         if kind == PROOF:
-            peer.early = body
+            peer.received_proof = body
             self._check_proof(conn, peer)
         elif peer.linked and (kind == MEMBERS or kind in self._by_kind):
             try:
@@ -189,7 +189,7 @@ class Links:
             for handler in self._handlers:
                 handler.pong(conn, token)
         if peer is not None and token == _PROBE:
-            peer.trip = self._now - peer.asked
+            peer.trip = self._now - peer.probed_at
             self.members.alive(conn, self._now)
             self._act()
 
@@ -231,7 +231,7 @@ class Links:
             self._hub.faults += 1
             self._failed(conn, Code.HANDSHAKE, f"node: {error}")
             return
-        peer.other = nonce
+        peer.other_nonce = nonce
         self.members.greeted(conn, peer.node, self._now, peer.attempt)
         self._act()
 
@@ -261,10 +261,10 @@ class Links:
 
     def _check_proof(self, conn: int, peer: Peer) -> None:
         """Open the link if the other side has sent a valid proof and this side has admitted it."""
-        if peer.early is None or not peer.admitted or peer.linked or peer.node is None:
+        if peer.received_proof is None or not peer.admitted or peer.linked or peer.node is None:
             return
-        if not holds(peer.early, peer.proof(self._cluster.secret, self.members.me.guid, ours=False)):
-            self._failed(conn, Code.UNAUTHORIZED, self._other_key(peer, peer.early))
+        if not holds(peer.received_proof, peer.proof(self._cluster.secret, self.members.me.guid, ours=False)):
+            self._failed(conn, Code.UNAUTHORIZED, self._other_key(peer, peer.received_proof))
             return
         try:
             self._hub.engine.link(conn)
@@ -312,7 +312,7 @@ class Links:
                     case Refuse():
                         self._refuse(action)
                     case Probe(conn):
-                        self._peers[conn].asked = self._now
+                        self._peers[conn].probed_at = self._now
                         self._hub.engine.ping(conn, _PROBE)
                     case Tell(conn, sightings):
                         self._hub.engine.node(conn, MEMBERS, 0, pack_sightings(sightings))

@@ -26,23 +26,23 @@ class Peer:
     nonce: bytes
     """This side's nonce."""
     node: Node | None = None
-    other: bytes = b""
+    other_nonce: bytes = b""
     """The other side's nonce."""
-    early: bytes | None = None
+    received_proof: bytes | None = None
     """The other side's proof, which may arrive before this side admits the link."""
     welcomed: bool = False
     admitted: bool = False
     linked: bool = False
     synced: bool = False
     trip: float = 0.0
-    asked: float = 0.0
+    probed_at: float = 0.0
 
     def proof(self, secret: bytes, me: str, *, ours: bool) -> bytes:
         """This side's proof of the key, or the one that the other side must send."""
         if self.node is None:
             raise RuntimeError("the other node is not known yet")
         mine = self.attempt is not None
-        nonces = (self.nonce, self.other) if mine else (self.other, self.nonce)
+        nonces = (self.nonce, self.other_nonce) if mine else (self.other_nonce, self.nonce)
         guids = (me, self.node.guid) if mine else (self.node.guid, me)
         return prove(secret, dialler=nonces[0], acceptor=nonces[1], guids=guids, dialled=mine == ours)
 
