@@ -112,9 +112,9 @@ def test_what_is_written_is_what_the_document_says(folder):
         assert form.unsubscribe(3) == b"".join(n.to_bytes(8, sys.byteorder) for n in (1, 3))
         assert form.message(4, b"x") == b"".join(n.to_bytes(8, sys.byteorder) for n in (2, 4)) + b"x"
         assert raw.fd >= 0
-    with pytest.raises(ValueError, match="no header"):
+    with pytest.raises(ValueError, match="too few for the header"):
         list(form.messages(b"x" * 39))
-    with pytest.raises(ValueError, match="not whole"):
+    with pytest.raises(ValueError, match="incomplete"):
         list(form.messages(form.META.pack(0, 0, 0, 2, 16) + b"x"))
     assert [data for _, data in form.messages(form.META.pack(0, 0, 0, 1, 16) + b"x")] == [b"x"]  # without its padding
 
