@@ -58,7 +58,7 @@ class _NoJournal:
         return {}
 
 
-def _journal_of(stream: Stream) -> ProgressLog:
+def _new_journal(stream: Stream) -> ProgressLog:
     """A journal in the folder of a stream. A stream in memory has no folder, and its channels end with the broker."""
     if stream.folder is None:
         return _NoJournal()
@@ -86,7 +86,7 @@ class Channels:
 
     async def added(self, stream: Stream) -> None:
         """Open the channels of a new or reopened stream at their recorded progress."""
-        journal = stream.channel_journal() or _journal_of(stream)
+        journal = stream.channel_journal() or _new_journal(stream)
         states = await journal.start()
         self.journals[stream.number] = journal
         self.channels[stream.number] = {}
@@ -123,7 +123,7 @@ class Channels:
         if isinstance(journal := self.journals.get(stream.number), Journal):
             journal.safety = native(stream.config.safety)
 
-    def notes(self, stream: Stream) -> ProgressLog | None:
+    def journal_of(self, stream: Stream) -> ProgressLog | None:
         """The channel journal of a stream; None: the stream has been removed."""
         return self.journals.get(stream.number)
 

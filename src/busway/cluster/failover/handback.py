@@ -64,15 +64,15 @@ class Handback:
     def _absorb(self, back: Back, entries: list[Entry]) -> None:
         delivering = self._hub.channels
         stream = self._hub.streams.by_name.get(back.name)
-        notes = None if stream is None else delivering.notes(stream)
-        if stream is None or notes is None or stream.config.in_database:
+        journal = None if stream is None else delivering.journal_of(stream)
+        if stream is None or journal is None or stream.config.in_database:
             return
         for told in delivering.ownership.absorb(stream, rebuild(entries), back.made, back.gone, back.turn):
-            self._wait(back.name, notes, told)
+            self._wait(back.name, journal, told)
 
-    def _wait(self, name: str, notes: ProgressLog, told: "asyncio.Future[None]") -> None:
+    def _wait(self, name: str, journal: ProgressLog, told: "asyncio.Future[None]") -> None:
         if not _well(told):
-            self._absorbing[told] = name, notes
+            self._absorbing[told] = name, journal
             told.add_done_callback(self._written)
 
     def _written(self, told: "asyncio.Future[None]") -> None:
@@ -86,10 +86,10 @@ class Handback:
         """What could not be written is known still, and goes with the next write. A mirror that forgot it meanwhile could not tell it again."""
         if self._stopped:
             return
-        name, notes = self._absorbing.pop(failed)
+        name, journal = self._absorbing.pop(failed)
         stream = self._hub.streams.by_name.get(name)
-        if stream is not None and self._hub.channels.notes(stream) is notes:
-            self._wait(name, notes, notes.write([]))
+        if stream is not None and self._hub.channels.journal_of(stream) is journal:
+            self._wait(name, journal, journal.write([]))
         self._look()  # or it was removed, and its channels with it
 
     def _look(self) -> None:

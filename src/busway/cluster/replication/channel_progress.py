@@ -59,7 +59,7 @@ class ChannelProgress:
 
     def begin(self, conn: int, guid: str, stream: Stream, number: int) -> None:
         """Start to send the channel progress of a stream. `number` identifies the stream at the mirror."""
-        if isinstance(journal := self._hub.channels.notes(stream), Journal):
+        if isinstance(journal := self._hub.channels.journal_of(stream), Journal):
             transfer = self._transfers[conn, stream.name] = _Transfer(guid, stream.name, number)
             if stream.config.safety == "mirrored":
                 self._states.setdefault(stream.name, ProgressState(self._patience))

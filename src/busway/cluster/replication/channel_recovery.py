@@ -36,7 +36,7 @@ class ChannelRecovery:
 
     def begin(self, stream: Stream, sending: Sending, known: Stamp | None) -> None:
         """A transfer to a mirror begins. `known`: the position in the channel journal that the mirror has."""
-        journal = self._hub.channels.notes(stream)
+        journal = self._hub.channels.journal_of(stream)
         if known is not None and isinstance(journal, Journal) and journal.lineage is not None:
             sending.recall = journal.lineage.lacks(known)
             self._known[sending.number] = known
@@ -58,7 +58,7 @@ class ChannelRecovery:
         if word.more:
             return False
         del self._parts[word.number]
-        journal, loss = self._hub.channels.notes(stream), sending.recall
+        journal, loss = self._hub.channels.journal_of(stream), sending.recall
         if not sending.recall_sent or not isinstance(journal, Journal):
             return False
         states = {
