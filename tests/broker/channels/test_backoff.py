@@ -3,7 +3,7 @@
 import pytest
 
 from busway.backoff import Backoff
-from busway.broker.channels.state.actions import Bury, Deliver
+from busway.broker.channels.state.actions import Deliver, MoveToDeadLetters
 from busway.broker.channels.state.progress import ChannelConfig, Configured
 from tests.support.channel_bench import ANNA, BOB, Bench, given_to
 
@@ -58,7 +58,7 @@ def test_a_lease_that_ends_is_a_failure() -> None:
 def test_the_last_delivery_dies_at_once() -> None:
     bench = Bench(1, backoff=DELAYS, max_deliveries=1)
     bench.join()
-    assert bench.nack((0, 1), delay=None)[1:] == [Bury((0, 1), 1)]
+    assert bench.nack((0, 1), delay=None)[1:] == [MoveToDeadLetters((0, 1), 1)]
 
 
 def test_the_first_lost_consumer_costs_no_time_others_do() -> None:
@@ -146,7 +146,7 @@ def test_a_thousand_poison_messages_wait_without_being_in_the_way() -> None:
         else:
             break
         for one in actions:
-            if isinstance(one, Bury):
+            if isinstance(one, MoveToDeadLetters):
                 dead += range(one.span[0], sum(one.span))
                 bench.act(bench.channel.acks.dead_done(*one.span[:1], bench.now, count=one.span[1]))
         given += given_to(actions).get(ANNA, [])

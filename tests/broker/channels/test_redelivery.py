@@ -2,7 +2,7 @@
 
 import pytest
 
-from busway.broker.channels.state.actions import AckResult, Bury, Deliver
+from busway.broker.channels.state.actions import AckResult, Deliver, MoveToDeadLetters
 from busway.broker.channels.state.progress import ChannelConfig
 from tests.support.channel_bench import ANNA, BOB, Bench, given_to
 
@@ -109,7 +109,11 @@ class TestAgain:
             assert given_to(bench.nack((0, 3), counted=False)) == {ANNA: [0, 1, 2]}
         assert bench.nack((0, 3)) == [AckResult(ANNA, 3, 0, 0), Deliver(ANNA, [(0, 3)], 2)]
         bench.nack((1, 1), counted=False)
-        assert [one.span for one in bench.nack((0, 3)) if isinstance(one, Bury)] == [(0, 1), (1, 1), (2, 1)]
+        assert [one.span for one in bench.nack((0, 3)) if isinstance(one, MoveToDeadLetters)] == [
+            (0, 1),
+            (1, 1),
+            (2, 1),
+        ]
 
     def test_two_who_had_it_different_times(self) -> None:
         bench = Bench(4)
@@ -129,7 +133,7 @@ class TestDead:
         bench.join()
         bench.nack((0, 1))
         bench.nack((0, 1))
-        assert bench.nack((0, 1)) == [AckResult(ANNA, 1, 0, 0), Bury((0, 1), 3)]
+        assert bench.nack((0, 1)) == [AckResult(ANNA, 1, 0, 0), MoveToDeadLetters((0, 1), 3)]
         assert (bench.figure("dying"), bench.figure("floor")) == (1, 0)
         assert bench.ack((0, 1)) == [AckResult(ANNA, 0, 1, 0)]
         bench.act(bench.channel.acks.dead_done(0, bench.now))
@@ -140,17 +144,17 @@ class TestDead:
         bench.join(ANNA)
         bench.join(BOB)
         assert given_to(bench.leave(ANNA)) == {BOB: [0]}
-        assert bench.later(5.0) == [Bury((0, 1), 2)]
+        assert bench.later(5.0) == [MoveToDeadLetters((0, 1), 2)]
 
     def test_while_it_cannot_be_stored_it_is_tried_again(self) -> None:
         bench = Bench(3, max_deliveries=1)
         bench.join()
-        assert bench.nack((0, 3))[1:] == [Bury((0, 3), 1)]
+        assert bench.nack((0, 3))[1:] == [MoveToDeadLetters((0, 3), 1)]
         bench.act(bench.channel.acks.dead_done(1, bench.now))
         bench.channel.acks.dead_failed(2, 5.0, bench.now)
         bench.channel.acks.dead_failed(0, 5.0, bench.now)
         assert bench.channel.deadline() == bench.now + 5.0
-        assert sorted(bench.later(5.0)) == [Bury((0, 1), 1), Bury((2, 1), 1)]
+        assert sorted(bench.later(5.0)) == [MoveToDeadLetters((0, 1), 1), MoveToDeadLetters((2, 1), 1)]
         bench.act(bench.channel.acks.dead_done(0, bench.now, count=3))
         assert bench.figure("floor") == 3
 
@@ -159,7 +163,7 @@ class TestDead:
         bench.join()
         bench.nack((0, 1))
         assert bench.crash() == []
-        assert bench.join() == [Bury((0, 1), 1)]
+        assert bench.join() == [MoveToDeadLetters((0, 1), 1)]
         bench.act(bench.channel.acks.dead_done(0, bench.now))
         bench.crash()
         assert bench.join() == []
@@ -177,7 +181,7 @@ class TestDead:
         deliveries = []
         for _ in range(20):
             actions = bench.join()
-            if any(isinstance(one, Bury) for one in actions):
+            if any(isinstance(one, MoveToDeadLetters) for one in actions):
                 break
             actions += bench.nack((0, 1))
             deliveries += [one.deliveries for one in actions if isinstance(one, Deliver)]

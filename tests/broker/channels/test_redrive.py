@@ -2,7 +2,7 @@
 
 import pytest
 
-from busway.broker.channels.state.actions import Action, Bury, Deliver
+from busway.broker.channels.state.actions import Action, Deliver, MoveToDeadLetters
 from busway.broker.channels.state.progress import Redriven, rebuild
 from busway.errors import LimitExceeded
 from tests.support.channel_bench import ANNA, BOB, Bench
@@ -76,7 +76,7 @@ class TestRedrive:
         bench = Bench(2, max_deliveries=1)
         bench.join(window=2)
         epoch = bench.channel.epoch
-        assert bench.nack((0, 1))[-1] == Bury((0, 1), 1)
+        assert bench.nack((0, 1))[-1] == MoveToDeadLetters((0, 1), 1)
         assert redrive(bench, 0) == []
         assert not bench.channel.was_redriven(0, epoch)
         bench.act(bench.channel.acks.dead_done(0, bench.now))

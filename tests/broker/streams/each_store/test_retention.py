@@ -46,8 +46,10 @@ async def test_nothing_leaves_before_its_channel_has_done_it(
         assert figures["held_bytes"] > figures["held"]
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [text for text in told if "no such channel" in text] == [
-        "stream 'few' removes no message before its channel 'archived' has finished it, and there is no such channel: "
-        "create it, or change retain_until"
+        (
+            "stream 'few' removes no message before its channel 'archived' has finished it, and there is no such channel: "
+            "create it, or change retain_until"
+        )
     ]
     assert len([text for text in told if "beyond its limits" in text]) == 1
 
