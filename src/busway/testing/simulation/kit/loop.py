@@ -49,6 +49,10 @@ def _refuse(*_arguments: Any, **_keywords: Any) -> NoReturn:
     raise RuntimeError("a simulated loop has no threads, sockets, signals or processes: use sim:// addresses")
 
 
+_MAX_FAILURES: Final = 1000
+"""The most errors that a run remembers for its report."""
+
+
 class Stuck(RuntimeError):  # noqa: N818, the name states what happened
     """The loop has no callback or timer left, or time does not advance."""
 
@@ -307,7 +311,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Record the failure for the report of the run, unless the loop is closed."""
         if self._closed:
             return
-        self.failures.append(context)
+        if len(self.failures) < _MAX_FAILURES:  # a defect that repeats forever must not fill the memory
+            self.failures.append(context)
         log.error("%s", context.get("message"), exc_info=context.get("exception"))
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
