@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from busway.broker.channels.state.actions import (
     AckResult,
     Action,
-    Bury,
     Deliver,
+    MoveToDeadLetters,
     NotIdle,
     Read,
     ReportLost,
@@ -103,7 +103,7 @@ class Model:
                 self.notes.append(action.entry)
                 done = [n for n, fate in self.fates.items() if fate.phase == "done" and self.records[n]]
                 self.known.append(dict.fromkeys(done, True))
-            elif isinstance(action, Bury):
+            elif isinstance(action, MoveToDeadLetters):
                 start, count = action.span
                 for offset in range(start, start + count):
                     fate = self.fates[offset]

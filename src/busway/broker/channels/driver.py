@@ -20,9 +20,9 @@ from busway.broker.channels.order_keys import keys_of
 from busway.broker.channels.state.actions import (
     AckResult,
     Action,
-    Bury,
     Delete,
     Deliver,
+    MoveToDeadLetters,
     Read,
     ReportLost,
     Rewound,
@@ -77,7 +77,7 @@ class ChannelDriver:
         journal: ProgressLog,
         state: ChannelState,
         *,
-        bury: Callable[["ChannelDriver", Block, Bury], None],
+        move: Callable[["ChannelDriver", Block, MoveToDeadLetters], None],
         deleted: Callable[["ChannelDriver"], None],
         alarm: Callable[["ChannelDriver"], None],
     ) -> None:
@@ -89,7 +89,7 @@ class ChannelDriver:
         self.consumers: set[Who] = set()
         self.drained: set[Who] = set()
         """Consumers of other nodes that have taken all messages and wait for a report of more."""
-        self._bury = bury
+        self._move = move
         self._deleted = deleted
         self._alarm = alarm
         self._todo: deque[Action] = deque()
@@ -220,7 +220,7 @@ class ChannelDriver:
             return self._read(action)
         if isinstance(action, Deliver):
             return self._deliver(action)
-        if isinstance(action, Bury):
+        if isinstance(action, MoveToDeadLetters):
             return self._move_to_dead_letters(action)
         self._todo.popleft()
         if isinstance(action, TakeDone):
@@ -296,7 +296,7 @@ class ChannelDriver:
             self._short[consumer] = self._short.get(consumer, 0) + sum(count for _, count in spans)
             self._add(self.machine.skip(spans, self.now))
 
-    def _move_to_dead_letters(self, action: Bury) -> bool:
+    def _move_to_dead_letters(self, action: MoveToDeadLetters) -> bool:
         (start, count), deliveries = action
         found = self._fetch(start, _MOST)
         if found is None:
@@ -308,8 +308,8 @@ class ChannelDriver:
             return True
         part = min(count, following - start)
         if part < count:
-            self._todo.appendleft(Bury((start + part, count - part), deliveries))
-        self._bury(self, block, Bury((start, part), deliveries))
+            self._todo.appendleft(MoveToDeadLetters((start + part, count - part), deliveries))
+        self._move(self, block, MoveToDeadLetters((start, part), deliveries))
         return True
 
     def _add(self, actions: Iterable[Action]) -> None:

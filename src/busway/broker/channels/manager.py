@@ -290,7 +290,7 @@ class Channels:
             stream,
             self.journals[stream.number],
             state,
-            bury=self._dead_letters.bury,
+            move=self._dead_letters.move,
             deleted=lambda driver: self.end(driver, Code.NO_CHANNEL, "its last consumer has left"),
             alarm=self._set_alarm,
         )

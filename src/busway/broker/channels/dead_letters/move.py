@@ -16,7 +16,7 @@ import msgspec
 from busway._core import Block
 from busway.broker.channels.dead_letters.stream import DeadStream
 from busway.broker.channels.driver import ChannelDriver
-from busway.broker.channels.state.actions import Bury
+from busway.broker.channels.state.actions import MoveToDeadLetters
 from busway.broker.streams.stream import BILLION
 from busway.common import environment
 from busway.errors import BusError, Code
@@ -55,7 +55,7 @@ class DeadLetters:
     def stop(self) -> None:
         self._stream.stop()
 
-    def bury(self, driver: ChannelDriver, block: Block, dead: Bury) -> None:
+    def move(self, driver: ChannelDriver, block: Block, dead: MoveToDeadLetters) -> None:
         """Store dead letters for these messages. The machine gets the result, and retries after a failure."""
         (start, many), deliveries = dead
         name, stream = driver.name, driver.stream.config.name

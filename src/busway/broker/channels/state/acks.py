@@ -7,7 +7,7 @@ from busway.broker.channels.dead_letters.failures import Failure
 from busway.broker.channels.state.actions import AckResult, Action, Write
 from busway.broker.channels.state.consumers import Consumers, Who
 from busway.broker.channels.state.dispatch import Dispatch
-from busway.broker.channels.state.in_flight import DYING, FLIGHT, InFlight, Run
+from busway.broker.channels.state.in_flight import FLIGHT, MOVING, InFlight, Run
 from busway.broker.channels.state.progress import Delivered, Span
 from busway.broker.channels.state.status import Status
 from busway.common.intervals import Intervals
@@ -75,13 +75,13 @@ class Acks:
         """No consumer can process these messages: they become dead letters, after any number of deliveries."""
         out: list[Action] = []
 
-        def bury(run: Run) -> None:
+        def move(run: Run) -> None:
             assert run.holder is not None
             self._dispatch.landed(run.holder, run.end - run.start)
             run.failure = failure
-            self._dispatch.bury(run, out)
+            self._dispatch.move_to_dead_letters(run, out)
 
-        answer = self._each_held(consumer, spans, bury)
+        answer = self._each_held(consumer, spans, move)
         return self._dispatch.pump(now, [answer, *out])
 
     def extend(self, consumer: Who, spans: Iterable[Span], now: float) -> list[Action]:
@@ -118,7 +118,7 @@ class Acks:
     def dead_done(self, offset: int, now: float, count: int = 1) -> list[Action]:
         """These messages are stored in the dead-letter topic, so they are done."""
         out: list[Action] = []
-        runs, _ = self._in_flight.pick(offset, offset + count, DYING, None)
+        runs, _ = self._in_flight.pick(offset, offset + count, MOVING, None)
         for run in runs:
             self._in_flight.remove(run)
             self._status.dead += run.end - run.start
@@ -128,8 +128,8 @@ class Acks:
 
     def dead_failed(self, offset: int, delay: float, now: float, count: int = 1) -> None:
         """These messages could not be stored in the dead-letter topic. That is retried after a delay."""
-        for run in self._in_flight.pick(offset, offset + count, DYING, None)[0]:
-            self._in_flight.dying(run, now + delay)
+        for run in self._in_flight.pick(offset, offset + count, MOVING, None)[0]:
+            self._in_flight.move(run, now + delay)
 
     def _uncount(self, run: Run, out: list[Action]) -> None:
         if self._status.counts(run.deliveries):

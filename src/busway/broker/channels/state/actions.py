@@ -66,7 +66,7 @@ class AckResult(NamedTuple):
     """The messages that were late or refused."""
 
 
-class Bury(NamedTuple):
+class MoveToDeadLetters(NamedTuple):
     """Move these messages to the dead-letter topic, then call dead_done(), or dead_failed() if that fails."""
 
     span: Span
@@ -101,4 +101,4 @@ class Delete(NamedTuple):
     channel: str
 
 
-Action: TypeAlias = Read | Deliver | TakeDone | AckResult | Bury | ReportLost | Rewound | Write | Delete
+Action: TypeAlias = Read | Deliver | TakeDone | AckResult | MoveToDeadLetters | ReportLost | Rewound | Write | Delete

@@ -26,7 +26,7 @@ from busway.broker.channels.state.actions import (
 from busway.broker.channels.state.backlog import Backlog, Keys
 from busway.broker.channels.state.consumers import Consumers, Take, Who
 from busway.broker.channels.state.dispatch import RANGES, Dispatch
-from busway.broker.channels.state.in_flight import AGAIN, BEHIND, DYING, FLIGHT, LATER, InFlight, Phase
+from busway.broker.channels.state.in_flight import AGAIN, BEHIND, FLIGHT, LATER, MOVING, InFlight, Phase
 from busway.broker.channels.state.merge import Merge
 from busway.broker.channels.state.progress import (
     ChannelConfig,
@@ -294,7 +294,7 @@ class Channel:
             elif item.phase is LATER:
                 self.in_flight.again(item)
             else:
-                self.dispatch.bury(item, out)
+                self.dispatch.move_to_dead_letters(item, out)
         return self.dispatch.pump(now, out)
 
     def deadline(self) -> float | None:
@@ -393,7 +393,7 @@ class Channel:
             "lag": status.safe - self.cursor - self.backlog.done_before(status.safe) + sum(counts.values()),
             "in_flight": counts[FLIGHT],
             "waiting": counts[AGAIN] + counts[LATER] + counts[BEHIND],
-            "dying": counts[DYING],
+            "dying": counts[MOVING],
             "redelivered": status.redelivered,
             "dead": status.dead,
             "late": status.late,

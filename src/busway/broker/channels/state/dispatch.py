@@ -9,10 +9,10 @@ from typing import Final
 
 from busway.backoff import delay_of
 from busway.broker.channels.dead_letters.failures import UNKNOWN, Deliveries, Failure
-from busway.broker.channels.state.actions import Action, Bury, Deliver, Read, TakeDone, Write
+from busway.broker.channels.state.actions import Action, Deliver, MoveToDeadLetters, Read, TakeDone, Write
 from busway.broker.channels.state.backlog import Backlog
 from busway.broker.channels.state.consumers import Consumer, Consumers, Take
-from busway.broker.channels.state.in_flight import BEHIND, DYING, FLIGHT, InFlight, Run
+from busway.broker.channels.state.in_flight import BEHIND, FLIGHT, MOVING, InFlight, Run
 from busway.broker.channels.state.progress import Delivered, Done, Span
 from busway.broker.channels.state.status import Status
 
@@ -125,7 +125,7 @@ class Dispatch:
             key = backlog.keys.pop(start, None) if backlog.keys else None
             if worst and before >= worst:
                 backlog.fresh -= end - start
-                self.bury(held.add(start, end, DYING, None, before, inf, key), out)
+                self.move_to_dead_letters(held.add(start, end, MOVING, None, before, inf, key), out)
                 continue
             if key is not None and held.has_line(key):
                 backlog.fresh -= 1
@@ -162,7 +162,7 @@ class Dispatch:
         if failure is not None:
             run.failure = failure if len(self._in_flight) <= _TRACEBACKS else failure.short()
         if 0 < self._status.config.max_deliveries <= run.deliveries and not self._status.suspended:
-            self.bury(run, out)
+            self.move_to_dead_letters(run, out)
         elif until:
             self._in_flight.later(run, until)
         else:
@@ -176,7 +176,7 @@ class Dispatch:
 
     def deliveries(self, offset: int) -> Deliveries:
         """The delivery history of a message that is being moved to the dead-letter topic."""
-        for run in self._in_flight.pick(offset, offset + 1, DYING, None)[0]:
+        for run in self._in_flight.pick(offset, offset + 1, MOVING, None)[0]:
             return Deliveries(run.failure or UNKNOWN, run.first, run.last)
         return Deliveries(UNKNOWN, 0.0, 0.0)
 
@@ -185,10 +185,10 @@ class Dispatch:
         holder.in_flight -= count
         self._consumers.rate(holder)
 
-    def bury(self, run: Run, out: list[Action]) -> None:
+    def move_to_dead_letters(self, run: Run, out: list[Action]) -> None:
         """Move messages to the dead-letter topic."""
-        self._in_flight.dying(run)
-        out.append(Bury((run.start, run.end - run.start), run.deliveries))
+        self._in_flight.move(run)
+        out.append(MoveToDeadLetters((run.start, run.end - run.start), run.deliveries))
 
     def end_soon(self, take: Take) -> None:
         """End a take with the messages that are available now."""

@@ -27,13 +27,13 @@ class Phase(Enum):
     """Due for redelivery as soon as a consumer has room."""
     LATER = 3
     """Delayed until a time, by a backoff or a negative acknowledgement."""
-    DYING = 4
+    MOVING = 4
     """Being moved to the dead-letter topic."""
     BEHIND = 5
     """Behind another message with the same key."""
 
 
-FLIGHT, AGAIN, LATER, DYING, BEHIND = Phase
+FLIGHT, AGAIN, LATER, MOVING, BEHIND = Phase
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +104,7 @@ class InFlight:
         until: float,
         key: int | None = None,
     ) -> Run:
-        """Add a run after all others. With a key it is one message, and BEHIND or DYING if the key has a line."""
+        """Add a run after all others. With a key it is one message, and BEHIND or MOVING if the key has a line."""
         assert not self._runs or self._runs[-1].end <= start
         run = Run(start, end, phase, holder, deliveries, until, key=key)
         if key is not None:
@@ -179,7 +179,7 @@ class InFlight:
                     index += 1
                     continue
                 freed += high - low
-            elif run.phase is DYING or not run.deliveries:
+            elif run.phase is MOVING or not run.deliveries:
                 index += 1
                 continue
             else:
@@ -281,8 +281,8 @@ class InFlight:
         if until != inf:
             self.wake(run)
 
-    def dying(self, run: Run, until: float = inf) -> None:
-        run.phase, run.holder, run.until, run.alarm = DYING, None, until, inf
+    def move(self, run: Run, until: float = inf) -> None:
+        run.phase, run.holder, run.until, run.alarm = MOVING, None, until, inf
         if until != inf:
             self.wake(run)
 

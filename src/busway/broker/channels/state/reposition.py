@@ -8,7 +8,7 @@ from busway.broker.channels.state.actions import Action, NotIdle, Rewound, SeekF
 from busway.broker.channels.state.backlog import Backlog
 from busway.broker.channels.state.consumers import Consumers
 from busway.broker.channels.state.dispatch import Dispatch
-from busway.broker.channels.state.in_flight import DYING, FLIGHT, InFlight
+from busway.broker.channels.state.in_flight import FLIGHT, MOVING, InFlight
 from busway.broker.channels.state.progress import ChannelState, Redriven, Sought
 from busway.broker.channels.state.status import Status
 from busway.common.intervals import Intervals
@@ -103,7 +103,7 @@ class Reposition:
             if status.first <= offset < status.safe and not self.was_redriven(offset, epoch):
                 sent.put(offset, offset + 1)
         for run in held:
-            if run.phase is DYING:  # it becomes another letter, which can be sent back later
+            if run.phase is MOVING:  # it becomes another letter, which can be sent back later
                 sent.put(run.start, run.end, 0)
         if not sent:
             return []
@@ -139,7 +139,7 @@ class Reposition:
     def read_again(self) -> None:
         """Forget all held messages, and read them again from the stream with the keys of a changed `order_by`."""
         status, past, held = self._status, self._backlog.past, self._in_flight
-        busy = sum(run.end - run.start for run in held if run.phase in {FLIGHT, DYING})
+        busy = sum(run.end - run.start for run in held if run.phase in {FLIGHT, MOVING})
         if busy:
             raise NotIdle(
                 f"the channel {status.name!r} has {busy} messages in flight, so order_by can't be changed: "
