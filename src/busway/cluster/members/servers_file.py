@@ -76,6 +76,8 @@ class ServersError(ValueError):
 
 
 class _Connection(msgspec.Struct, rename={"reconnect": "reconnectSchedule"}):
+    """The `connection` of an entry."""
+
     port: int | None = None
     host: str = "127.0.0.1"
     url: str | None = None
@@ -84,6 +86,8 @@ class _Connection(msgspec.Struct, rename={"reconnect": "reconnectSchedule"}):
 
 
 class _Entry(msgspec.Struct):
+    """One entry of the file."""
+
     connection: _Connection
     name: str = ""
     enabled: bool = True

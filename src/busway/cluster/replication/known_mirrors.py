@@ -18,6 +18,8 @@ FILE: Final = "mirrors.json"
 
 
 class _Known(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of the file."""
+
     mirrors: list[str]
     """Mirrors that this node waits for when it starts."""
     heirs: list[str] = []
