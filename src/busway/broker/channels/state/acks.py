@@ -39,7 +39,7 @@ class Acks:
         if pieces:
             self._dispatch.record_done(pieces, out)
             if freed and holder:
-                self._dispatch.landed(holder, freed)
+                self._dispatch.end_flight(holder, freed)
             self._dispatch.pump(now, out)
         return out
 
@@ -59,16 +59,16 @@ class Acks:
         """
         out: list[Action] = []
 
-        def give_back(run: Run) -> None:
+        def end_delivery(run: Run) -> None:
             if delay is None:
                 until = self._dispatch.backoff_end(run, run.deliveries, now)
             else:
                 until = now + delay if delay else 0.0
             if not counted:
                 self._uncount(run, out)
-            self._dispatch.give_back(run, out, failure, until)
+            self._dispatch.end_delivery(run, out, failure, until)
 
-        answer = self._each_held(consumer, spans, give_back)
+        answer = self._each_held(consumer, spans, end_delivery)
         return self._dispatch.pump(now, [answer, *out])
 
     def reject(self, consumer: Who, spans: Iterable[Span], now: float, *, failure: Failure) -> list[Action]:
@@ -77,7 +77,7 @@ class Acks:
 
         def move(run: Run) -> None:
             assert run.holder is not None
-            self._dispatch.landed(run.holder, run.end - run.start)
+            self._dispatch.end_flight(run.holder, run.end - run.start)
             run.failure = failure
             self._dispatch.move_to_dead_letters(run, out)
 

@@ -91,7 +91,7 @@ class Backlog:
         self.past.raise_floor(self.cursor)
         return lost
 
-    def again(self, offset: int) -> None:
+    def reread(self, offset: int) -> None:
         """Forget all found messages, and read again from this offset."""
         self.scanned, self.looking, self.fresh, self._stalled = offset, 0, 0, False
         self.ready.clear()

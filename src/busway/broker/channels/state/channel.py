@@ -26,7 +26,7 @@ from busway.broker.channels.state.actions import (
 from busway.broker.channels.state.backlog import Backlog, Keys
 from busway.broker.channels.state.consumers import Consumers, Take, Who
 from busway.broker.channels.state.dispatch import RANGES, Dispatch
-from busway.broker.channels.state.in_flight import AGAIN, BEHIND, FLIGHT, LATER, MOVING, InFlight, Phase
+from busway.broker.channels.state.in_flight import BEHIND, DELAYED, DUE, FLIGHT, MOVING, InFlight, Phase
 from busway.broker.channels.state.merge import Merge
 from busway.broker.channels.state.progress import (
     ChannelConfig,
@@ -122,7 +122,7 @@ class Channel:
         now: float,
         keys: Keys | None = None,
     ) -> list[Action]:
-        """The answer to a Read: the messages found before `next_`, in order; with `order_by` also the key of each message.
+        """The answer to a Read: the messages found before `next_`, in order, and with `order_by` their keys.
 
         The answer to a Read from before the channel moved is ignored.
         """
@@ -139,7 +139,7 @@ class Channel:
         for run in self.in_flight.cut_below(first):
             span = run.start, run.end - run.start
             if holder := run.holder:
-                self.dispatch.landed(holder, span[1])
+                self.dispatch.end_flight(holder, span[1])
                 out.append(ReportLost(holder.who, [span]))
             else:
                 unassigned.append(span)
@@ -173,7 +173,7 @@ class Channel:
         for start, count in spans:
             for run in self.in_flight.cut_out(start, start + count):
                 if run.holder:
-                    self.dispatch.landed(run.holder, run.end - run.start)
+                    self.dispatch.end_flight(run.holder, run.end - run.start)
         return self.dispatch.pump(now, [])
 
     # Consumers.
@@ -209,7 +209,7 @@ class Channel:
         out: list[Action] = []
         for run in [run for run in self.in_flight if run.holder is gone]:
             until = self.dispatch.backoff_end(run, run.deliveries - 1, now) if lost else 0.0
-            self.dispatch.give_back(run, out, left_behind(gone.name), until)
+            self.dispatch.end_delivery(run, out, left_behind(gone.name), until)
         return self.dispatch.pump(now, out)
 
     def alone(self, until: float) -> None:
@@ -218,7 +218,7 @@ class Channel:
             self._alone = until
 
     def stop(self, consumer: Who) -> None:
-        """The connection of the consumer is full: it gets no more messages until unstop(), independent of its window."""
+        """The connection of the consumer is full: it gets no more messages until unstop()."""
         if holder := self.consumers.get(consumer):
             holder.stopped = True
             self.consumers.rate(holder)
@@ -280,7 +280,7 @@ class Channel:
         if now >= self._alone:
             return self._delete()
         out: list[Action] = []
-        while item := self.in_flight.ripe(now):
+        while item := self.in_flight.pop_due(now):
             if isinstance(item, Take):
                 self.dispatch.end_take(item, out)
             elif item.phase is FLIGHT:
@@ -290,9 +290,9 @@ class Channel:
                 else:
                     failure = expired(item.holder.name, self.config.lease)
                     until = self.dispatch.backoff_end(item, item.deliveries, now)
-                    self.dispatch.give_back(item, out, failure, until)
-            elif item.phase is LATER:
-                self.in_flight.again(item)
+                    self.dispatch.end_delivery(item, out, failure, until)
+            elif item.phase is DELAYED:
+                self.in_flight.redeliver(item)
             else:
                 self.dispatch.move_to_dead_letters(item, out)
         return self.dispatch.pump(now, out)
@@ -336,9 +336,9 @@ class Channel:
                 f"the channel {self.name!r} has {len(self.consumers)} consumers, so it can't be exclusive"
             )
         if config.order_by != self.config.order_by:
-            self.reposition.read_again()
+            self.reposition.reread()
         elif not config.same_choice(self.config):
-            self.backlog.again(self.cursor)
+            self.backlog.reread(self.cursor)
         self.status.config = config
         if not config.delete_on_leave:
             self._alone = inf
@@ -365,8 +365,8 @@ class Channel:
             return
         for start, count in spans:
             for run in self.in_flight.pick(start, start + count, FLIGHT, holder)[0]:
-                self.dispatch.landed(holder, run.end - run.start)
-                self.in_flight.again(run)
+                self.dispatch.end_flight(holder, run.end - run.start)
+                self.in_flight.redeliver(run)
 
     def absorb(self, state: ChannelState, now: float) -> list[Action]:
         """Add the progress that another broker made while this channel was suspended."""
@@ -392,7 +392,7 @@ class Channel:
             "cursor": self.cursor,
             "lag": status.safe - self.cursor - self.backlog.done_before(status.safe) + sum(counts.values()),
             "in_flight": counts[FLIGHT],
-            "waiting": counts[AGAIN] + counts[LATER] + counts[BEHIND],
+            "waiting": counts[DUE] + counts[DELAYED] + counts[BEHIND],
             "dying": counts[MOVING],
             "redelivered": status.redelivered,
             "dead": status.dead,

@@ -58,7 +58,7 @@ class Dispatch:
         return len(self._in_flight) >= self._ranges
 
     def pump(self, now: float, out: list[Action]) -> list[Action]:
-        """Deliver all messages that consumers have room for, redeliveries first, and read more if there is room left."""
+        """Deliver all messages that consumers have room for, redeliveries first, and read more if room is left."""
         consumers, held, backlog = self._consumers, self._in_flight, self._backlog
         if not self._status.idle:
             while consumers.room:
@@ -155,18 +155,18 @@ class Dispatch:
             out.append(Write(Delivered(status.name, status.epoch, times, tuple(spans))))
         out.append(Deliver(consumer.who, spans, times))
 
-    def give_back(self, run: Run, out: list[Action], failure: Failure | None, until: float = 0.0) -> None:
+    def end_delivery(self, run: Run, out: list[Action], failure: Failure | None, until: float = 0.0) -> None:
         """A message was not acknowledged: redeliver it at the time `until`, or move it to the dead-letter topic."""
         assert run.holder is not None
-        self.landed(run.holder, run.end - run.start)
+        self.end_flight(run.holder, run.end - run.start)
         if failure is not None:
             run.failure = failure if len(self._in_flight) <= _TRACEBACKS else failure.short()
         if 0 < self._status.config.max_deliveries <= run.deliveries and not self._status.suspended:
             self.move_to_dead_letters(run, out)
         elif until:
-            self._in_flight.later(run, until)
+            self._in_flight.delay(run, until)
         else:
-            self._in_flight.again(run)
+            self._in_flight.redeliver(run)
 
     def backoff_end(self, run: Run, failures: int, now: float) -> float:
         """The time at which a message that failed this often is redelivered; 0: at once."""
@@ -180,7 +180,7 @@ class Dispatch:
             return Deliveries(run.failure or UNKNOWN, run.first, run.last)
         return Deliveries(UNKNOWN, 0.0, 0.0)
 
-    def landed(self, holder: Consumer, count: int) -> None:
+    def end_flight(self, holder: Consumer, count: int) -> None:
         """Messages of a consumer are no longer in flight."""
         holder.in_flight -= count
         self._consumers.rate(holder)

@@ -23,9 +23,9 @@ class Phase(Enum):
 
     FLIGHT = 1
     """In flight at its holder until its lease ends."""
-    AGAIN = 2
+    DUE = 2
     """Due for redelivery as soon as a consumer has room."""
-    LATER = 3
+    DELAYED = 3
     """Delayed until a time, by a backoff or a negative acknowledgement."""
     MOVING = 4
     """Being moved to the dead-letter topic."""
@@ -33,7 +33,7 @@ class Phase(Enum):
     """Behind another message with the same key."""
 
 
-FLIGHT, AGAIN, LATER, MOVING, BEHIND = Phase
+FLIGHT, DUE, DELAYED, MOVING, BEHIND = Phase
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +73,7 @@ class InFlight:
         self._starts: list[int] = []
         self._runs: list[Run] = []
         # Sorted by the start that a run had when it was queued. The order stays valid if its first messages are done.
-        self._again: list[tuple[int, int, Run]] = []
+        self._redeliveries: list[tuple[int, int, Run]] = []
         self._alarms: list[tuple[float, int, Run | Take]] = []
         self._serial = 0
         self._lines: dict[int, deque[Run]] = {}
@@ -123,7 +123,7 @@ class InFlight:
         ones.
         """
         index = bisect_left(self._starts, start)
-        run = Run(start, end, AGAIN, None, 0, inf, key=key)
+        run = Run(start, end, DUE, None, 0, inf, key=key)
         self._starts.insert(index, start)
         self._runs.insert(index, run)
         if key is not None and (line := self._lines.setdefault(key, deque())):
@@ -184,7 +184,7 @@ class InFlight:
                 continue
             else:
                 waited += high - low
-                if run.phase is AGAIN:
+                if run.phase is DUE:
                     self.due -= high - low
             pieces.append((low, high))
             if low > run.start:
@@ -265,14 +265,14 @@ class InFlight:
 
     # Changes of phase.
 
-    def again(self, run: Run) -> None:
+    def redeliver(self, run: Run) -> None:
         """Redeliver a run as soon as possible."""
-        run.phase, run.holder, run.until, run.alarm, run.lapsed = AGAIN, None, inf, inf, False
+        run.phase, run.holder, run.until, run.alarm, run.lapsed = DUE, None, inf, inf, False
         self.due += run.end - run.start
         self._queue(run)
 
-    def later(self, run: Run, until: float) -> None:
-        run.phase, run.holder, run.until, run.lapsed = LATER, None, until, False
+    def delay(self, run: Run, until: float) -> None:
+        run.phase, run.holder, run.until, run.lapsed = DELAYED, None, until, False
         self.wake(run)
 
     def extend(self, run: Run, until: float) -> None:
@@ -288,7 +288,7 @@ class InFlight:
 
     def next_due(self, most: int) -> Run:
         """The lowest due run, split if it is longer than `most`. The caller changes its phase."""
-        while (run := heapq.heappop(self._again)[2]).over:
+        while (run := heapq.heappop(self._redeliveries)[2]).over:
             pass
         if run.end - run.start > most:
             self._split(bisect_left(self._starts, run.start), run.start + most)
@@ -307,7 +307,7 @@ class InFlight:
             heapq.heapify(self._alarms)
             self._tidy = 256 + 4 * len(self._alarms)
 
-    def ripe(self, now: float) -> Run | Take | None:
+    def pop_due(self, now: float) -> Run | Take | None:
         """Remove and return the next run or take whose time has come."""
         while (when := self.deadline()) is not None and when <= now:
             _, _, item = heapq.heappop(self._alarms)
@@ -319,7 +319,7 @@ class InFlight:
         return None
 
     def deadline(self) -> float | None:
-        """The time at which ripe() returns the next item."""
+        """The time at which pop_due() returns the next item."""
         while self._alarms and (self._alarms[0][2].over or self._alarms[0][0] != self._alarms[0][2].alarm):
             heapq.heappop(self._alarms)
         return self._alarms[0][0] if self._alarms else None
@@ -337,7 +337,7 @@ class InFlight:
         run.end = at
         self._starts.insert(index + 1, at)
         self._runs.insert(index + 1, rest)
-        if rest.phase is AGAIN:
+        if rest.phase is DUE:
             self._queue(rest)
         elif rest.until != inf:
             self.wake(rest)
@@ -345,13 +345,13 @@ class InFlight:
 
     def _queue(self, run: Run) -> None:
         self._serial += 1
-        heapq.heappush(self._again, (run.start, self._serial, run))
-        if len(self._again) > 256 + 4 * len(self._runs):
-            self._again = [entry for entry in self._again if not entry[2].over]
-            heapq.heapify(self._again)
+        heapq.heappush(self._redeliveries, (run.start, self._serial, run))
+        if len(self._redeliveries) > 256 + 4 * len(self._runs):
+            self._redeliveries = [entry for entry in self._redeliveries if not entry[2].over]
+            heapq.heapify(self._redeliveries)
 
     def _gone(self, run: Run) -> None:
-        if run.phase is AGAIN:
+        if run.phase is DUE:
             self.due -= run.end - run.start
         self._end(run)
 
@@ -366,4 +366,4 @@ class InFlight:
         if not line:
             del self._lines[run.key]
         elif line[0].phase is BEHIND:
-            self.again(line[0])
+            self.redeliver(line[0])

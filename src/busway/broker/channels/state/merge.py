@@ -35,9 +35,9 @@ class Merge:
         cut = (held.cut_out(start, end) for start, end, _ in state.done)
         for run in chain(held.cut_below(state.floor), *cut):
             if run.holder is not None:
-                self._dispatch.landed(run.holder, run.end - run.start)
+                self._dispatch.end_flight(run.holder, run.end - run.start)
         cursor = max(self._backlog.cursor, state.floor)
-        self._backlog.again(cursor)
+        self._backlog.reread(cursor)
         past.raise_floor(cursor)
         for start, end, _ in state.done:
             if end > cursor:

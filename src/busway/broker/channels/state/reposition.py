@@ -44,7 +44,7 @@ class Reposition:
         self.begin_anew()
         self._status.epoch = epoch
         self._backlog.past.move(epoch, offset)
-        self._backlog.again(offset)
+        self._backlog.reread(offset)
         self._status.recorded = offset
 
     def begin_anew(self) -> None:
@@ -88,7 +88,7 @@ class Reposition:
         past.raise_floor(past.done.beyond(cursor))
         state.raise_floor(state.done.beyond(state.floor))
         past.begin = state.begin = status.recorded = state.floor
-        self._backlog.again(past.floor)
+        self._backlog.reread(past.floor)
         return [Rewound(last, end), *map(Write, state.entries())]
 
     def redrive(self, letters: Iterable[tuple[int, int]], keys: Mapping[int, int | None] | None = None) -> list[Action]:
@@ -128,7 +128,7 @@ class Reposition:
         past.begin = min(past.begin, spans[0][0])
         past.sent_back(status.epoch, spans)
         if ahead:
-            self._backlog.again(cursor)
+            self._backlog.reread(cursor)
         status.recorded = min(status.recorded, self._dispatch.floor)
         return [Write(Redriven(status.name, status.epoch, spans))]
 
@@ -136,7 +136,7 @@ class Reposition:
         """Whether the dead letter that a message got in this epoch was sent back."""
         return next(self._backlog.past.redriven.pieces(offset, offset + 1))[2] > epoch
 
-    def read_again(self) -> None:
+    def reread(self) -> None:
         """Forget all held messages, and read them again from the stream with the keys of a changed `order_by`."""
         status, past, held = self._status, self._backlog.past, self._in_flight
         busy = sum(run.end - run.start for run in held if run.phase in {FLIGHT, MOVING})
@@ -152,7 +152,7 @@ class Reposition:
             begin = run.end
         past.done.put(begin, self._backlog.cursor)
         self.begin_anew()
-        self._backlog.again(floor)
+        self._backlog.reread(floor)
 
     def add_done(self, state: ChannelState, begin: int, end: float = inf) -> None:
         """Add to a state the messages between two offsets that are done here.
