@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from busway.broker.streams.stream import Stream
 
 Portion: TypeAlias = tuple[int, int, int, bytes, bool]
-"""Records of another node: the offset below which nothing is left, the end of the records, the offset to read on from, the
-records, and whether there are no more for now."""
+"""Records of another node: the offset below which nothing is left, the end of the records, the offset to read on from,
+the records, and whether there are no more for now."""
 
 
 class Placements(NamedTuple):
@@ -183,7 +183,7 @@ class StreamPeers(Definitions):
     async def positions(
         self, session: int, guids: Sequence[str], runs: Sequence[tuple[int, int]], within: float
     ) -> Placements:
-        """Where these nodes have stored publishes of a client, given as runs of numbers, as far as they answer in time."""
+        """Where these nodes have stored publishes of a client, given as runs of numbers, as far as they answer."""
         return Placements(set(), set(), [])
 
     def mirrored_nodes(self) -> list[str]:
@@ -204,7 +204,7 @@ class ChannelPeers(Definitions):
         """A channel was made or changed, or it was removed; and its start position at other nodes, if it is new."""
 
     def owns(self, guid: str) -> bool:
-        """Whether this broker certainly delivers alone from its own channels (guid empty) or from those of a node it replaces."""
+        """Whether this broker alone delivers from its own channels (guid empty), or from those of a node it replaces."""
         return True
 
     async def survey(self, stream: str, channel: str | None) -> "list[NodeAnswer]":
@@ -228,7 +228,7 @@ class ChannelPeers(Definitions):
         """A consumer left its channel, or its connection was lost."""
 
     def take(self, who: "Who", call: int, take: "Take | int") -> bool:
-        """A consumer takes messages, or cancels a take. Whether other nodes take part, so that the take is handled here."""
+        """A consumer takes messages, or cancels a take. Returns whether the cluster handles it."""
         return False
 
     def acknowledge(self, who: "Who", guid: str, call: int, kind: int, rest: bytes) -> None:

@@ -1,7 +1,7 @@
-"""Wires a broker as a node of its cluster: makes the parts by constructor arguments, and passes on what the hub asks and reports.
+"""Wires a broker as a node of its cluster: makes the parts by constructor arguments, and passes calls to them.
 
-The broker's hub makes the mesh and gets its five interfaces, `peers`. A part that needs another one which is made later gets
-a method of the mesh.
+The broker's hub makes the mesh and gets its five interfaces, `peers`. A part that needs a later one gets a method of
+the mesh.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -208,7 +208,7 @@ class Mesh(Members):
         self.replication.kill()
 
     def take_over(self, node: str) -> dict[str, Any]:
-        """Deliver from the channels of a node that will never come back, given by its name or guid, or how that begins."""
+        """Deliver from the channels of a node that will never come back. Its name or the start of its guid says which."""
         named = {one.guid for one in self.members.known if one.name == node}
         found = [
             guid

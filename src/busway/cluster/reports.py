@@ -59,7 +59,7 @@ class LinkReports:
             self._compare_names(notice, links)
 
     def conflict(self, node: Node | None, topic: str) -> None:
-        """Two nodes began to serve a topic at the same time; each service gets the requests of its own node's clients."""
+        """Two nodes began to serve a topic at the same time; each serves the clients of its own node."""
         self.conflicts += 1
         log.warning("cluster %s: %r is served here and at %s", self._cluster, topic, node)
         name, guid = (node.name, node.guid) if node else ("", "")
