@@ -44,7 +44,7 @@ class Reader(Protocol):
         """Read from this offset on. None: the records are being fetched, and `again` is called when they are here."""
 
 
-class Far(Protocol):
+class PeerStream(Protocol):
     """A stream of another node."""
 
     number: int

@@ -283,7 +283,7 @@ class ChannelDriver:
             if not parts:  # the stream has none of the remaining messages any more
                 lost += rest
                 break
-            lost += sink.hand(consumer, self.stream.number, block, parts, deliveries)
+            lost += sink.deliver(consumer, self.stream.number, block, parts, deliveries)
         self._todo.popleft()
         self._skip(consumer, lost)
         if not sink.has_room(consumer):

@@ -228,7 +228,7 @@ class Channels:
         config = driver.machine.config
         if not config.delete_on_leave and not driver.stream.copied:
             settings = msgspec.to_builtins(config, builtin_types=(bytes,))
-            self._peers.changed(driver.stream.name, driver.name, settings, start and elsewhere(start))
+            self._peers.changed(driver.stream.name, driver.name, settings, start and for_other_nodes(start))
 
     async def position(self, stream: Stream, start: tuple[str, Any]) -> int:
         """The offset of a start position.
@@ -381,7 +381,7 @@ class Channels:
         self._dead_letters.stored(ticket, code, text)
 
 
-def elsewhere(start: tuple[str, Any]) -> tuple[str, Any]:
+def for_other_nodes(start: tuple[str, Any]) -> tuple[str, Any]:
     """The same start position for the parts of the stream on other nodes, independent of the time it is applied."""
     kind, value = start
     if kind == "new":

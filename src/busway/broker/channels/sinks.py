@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Sink(Protocol):
     """Delivers to consumers. `ClientSink` reaches clients, and `cluster.channels.host` other nodes."""
 
-    def hand(self, consumer: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
+    def deliver(self, consumer: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
         """Deliver these records of a block. Returns those that have expired or are missing."""
 
     def has_room(self, consumer: Who) -> bool:
@@ -43,7 +43,7 @@ class ClientSink:
         self._hub = hub
         self._peers = peers
 
-    def hand(self, consumer: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
+    def deliver(self, consumer: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
         return self._hub.engine.hand_records(*consumer, stream, block, spans, deliveries)[1]
 
     def has_room(self, consumer: Who) -> bool:

@@ -382,13 +382,13 @@ class Streams:
         place = folder / LOG if folder else None
         native = environment.open_log(place, name=config.name, begin=self._ends.begin(config), **settings(config))
         stream = Stream(self._hub, number, config, native, folder)
-        stream.tell_damage()
+        stream.report_damage()
         return stream
 
     def _lend(self, stream: Stream) -> None:
         patterns = None if stream.config.name == DEFAULT else list(stream.config.topics)
         self._hub.engine.add_stream(stream.number, stream.config.name, self._guid, stream.log, patterns)
-        stream.tell_level()
+        stream.report_level()
         self._hub.disk.added(stream)
 
     # Time.

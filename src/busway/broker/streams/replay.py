@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import msgspec
 
 from busway._core import Selection
-from busway.broker.peers import Far, Reader
+from busway.broker.peers import PeerStream, Reader
 from busway.broker.streams.stream import Stream, takes
 from busway.common import environment
 from busway.errors import BusError, Code, InvalidRule, OutOfRange
@@ -56,7 +56,7 @@ class _Cursor:
 
     conn: int
     sub: int
-    stream: Stream | Far
+    stream: Stream | PeerStream
     selection: Selection
     next: int | None
     """The next offset; None: the start position is not known yet."""
@@ -77,7 +77,7 @@ class Replays:
         """The subscriptions, by connection and number."""
         self._behind: dict[int, dict[tuple[int, int], _Cursor]] = {}
         """The cursors of each connection, by the numbers of the subscription and of the stream."""
-        self._remote: dict[int, Far] = {}
+        self._remote: dict[int, PeerStream] = {}
         """The streams of other nodes, by their numbers."""
         self._planned: set[int] = set()
         """Connections for which reading is scheduled."""
@@ -146,14 +146,14 @@ class Replays:
                 if not leave(asked.pattern):
                     self._add(_Cursor(conn, sub, stream, asked.selection, begin))
 
-    def found_remote(self, stream: Far) -> None:
+    def found_remote(self, stream: PeerStream) -> None:
         """A stream of another node, or more topics of one: matching subscriptions follow it."""
         self._remote[stream.number] = stream
         for conn, all_asked in self._asked.items():
             for sub, asked in all_asked.items():
                 self._follow_remote(conn, sub, asked, stream, late=True)
 
-    def _follow_remote(self, conn: int, sub: int, asked: _Asked, stream: Far, *, late: bool) -> None:
+    def _follow_remote(self, conn: int, sub: int, asked: _Asked, stream: PeerStream, *, late: bool) -> None:
         if stream.number in asked.remote or not stream.takes(asked.pattern):
             return
         asked.remote.add(stream.number)
@@ -298,7 +298,7 @@ class _Since:
             raise InvalidRule(f"since: {error}") from error
         self._begun = environment.time_ns()
 
-    def remote(self, stream: Far, *, late: bool) -> tuple[str, int]:
+    def remote(self, stream: PeerStream, *, late: bool) -> tuple[str, int]:
         """The start in a stream of another node: the kind of position, and its value."""
         if (position := self._positions.get((stream.guid, stream.name))) is not None:
             return "offset", position

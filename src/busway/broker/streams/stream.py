@@ -80,7 +80,7 @@ class Stream:
     def mirrored(self, yes: bool | None) -> None:
         if yes is not self._mirrored:
             self._mirrored = yes
-            self.tell_level()
+            self.report_level()
 
     @property
     def level(self) -> Level:
@@ -97,7 +97,7 @@ class Stream:
         """Whether the messages are in the data folder."""
         return self.config.store in {"disk", "db"}
 
-    def tell_level(self) -> None:
+    def report_level(self) -> None:
         """Set the level that the engine reports to clients with the next acknowledgement."""
         self._hub.engine.set_level(self.number, LEVELS.index(self.level))
 
@@ -127,7 +127,7 @@ class Stream:
         """Apply changed settings."""
         self.config = config
         self.log.set(**settings(config))
-        self.tell_level()
+        self.report_level()
         self._hub.channels.changed(self)
 
     def _rung(self) -> None:
@@ -157,7 +157,7 @@ class Stream:
     def _commit(self) -> None:
         self._hub.handle(self._hub.engine.commit(self.number))
 
-    def tell_damage(self) -> None:
+    def report_damage(self) -> None:
         """Log damage that was found and not reported yet."""
         damage = self.log.damage
         for entry in damage:
@@ -238,7 +238,7 @@ class Stream:
             if self._holed and offset >= self.log.first:
                 self._delayed[again] = None
                 return None
-            self.tell_damage()
+            self.report_damage()
         return block
 
     async def fetch(self, offset: int, most: int) -> Block:

@@ -68,7 +68,7 @@ class ConsumerHost(NodeProtocolHandler):
 
     # As a sink.
 
-    def hand(self, who: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:  # noqa: ARG002
+    def deliver(self, who: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:  # noqa: ARG002
         now = environment.time_ns()
         rows, sent, left = [], list[Span](), list[Span]()
         for start, count in spans:

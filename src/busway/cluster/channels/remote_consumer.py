@@ -18,7 +18,7 @@ import msgspec
 from busway._core import Block
 from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.frames import ACK, CHANNEL, LOST, TAKE, UNCHANNEL, Join, Take, What
-from busway.broker.channels.manager import elsewhere
+from busway.broker.channels.manager import for_other_nodes
 from busway.broker.channels.state.consumers import Who
 from busway.cluster.node import Stranger
 from busway.cluster.protocol import ANSWERED, CONSUME, ENDED, GIVEN, MISSING, MORE, SELF, NodeProtocolHandler
@@ -274,7 +274,7 @@ class RemoteConsumers(NodeProtocolHandler):
             "channel": join.channel,
             "window": 0,
             "create": join.create or not machine.config.delete_on_leave,
-            "start": elsewhere(join.start),
+            "start": for_other_nodes(join.start),
             "settings": msgspec.to_builtins(machine.config, builtin_types=(bytes,)),
             "again": True,
         }

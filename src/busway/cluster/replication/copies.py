@@ -129,7 +129,7 @@ class Copies:
         native = environment.open_log(folder / LOG, name=config.name, begin=begin, **limits(config))
         copy = Copy(self._hub, self._guid, config, native, folder, self._rung)
         copy.start()
-        copy.tell_damage()
+        copy.report_damage()
         self.streams[config.name] = copy
         self._announce(copy, there=True)
         return copy

@@ -58,7 +58,7 @@ class Scrub:
         except BusError as error:
             log.warning("can't read the replica of stream %r completely: %s", copy.config.name, error.reason)
             return
-        copy.tell_damage()
+        copy.report_damage()
         if have(copy.log).holes:
             self._holed(copy)
 
