@@ -121,7 +121,7 @@ class TestSize:
         assert channel.floor == end
         held, consumers = channel.in_flight, channel.consumers
         assert len(held) == 0
-        assert max(len(held._alarms), len(held._again), len(consumers._order)) < 1000
+        assert max(len(held._alarms), len(held._redeliveries), len(consumers._order)) < 1000
 
     def test_of_who_is_next_too(self) -> None:
         bench = Bench()

@@ -239,7 +239,7 @@ def test_compaction_that_would_lose_a_row_is_refused(
     from pyspark.sql.classic.dataframe import DataFrame
 
     monkeypatch.setattr(DataFrame, "sortWithinPartitions", lambda frame, *_: frame.limit(59))
-    with pytest.raises(LakeError, match="made 59 rows with 59 keys of 60 with 60"):
+    with pytest.raises(LakeError, match="made 59 rows with 59 keys from 60 rows with 60 keys"):
         compact(spark, str(tmp_path))
     monkeypatch.undo()
     whole(bus, name, tmp_path)
@@ -302,7 +302,7 @@ def test_a_last_commit_that_is_lost_takes_no_message_with_it(
     last = tmp_path / "commits/00000002.json"
     content = last.read_bytes()
     last.unlink()
-    with pytest.raises(DataLoss, match=r"the offsets 300 to .* if commits/00000002.json was lost, bring it back"):
+    with pytest.raises(DataLoss, match=r"the offsets 300 to .* if commits/00000002.json was lost, restore it from a backup"):
         once(spark, bus, name, tmp_path)
     assert lakes.on_disk(tmp_path) == files
     last.write_bytes(content)

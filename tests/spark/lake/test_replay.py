@@ -203,7 +203,7 @@ def test_when_messages_are_due():
     assert Pace(rate=10).until([0.0, 0.0, 0.0], 7, 0.8) == 2
     assert Pace(rate=10).due(99.0, 8) == 0.8
     assert Pace(speed=0.5).due(-3.0, 8) == 0
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="exclude each other"):
         Pace(speed=1, rate=1)
     for bad in (0, -1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="above zero"):
