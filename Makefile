@@ -13,6 +13,8 @@ BENCH ?=
 PYTEST ?=
 SYSTEM ?= ask
 DATA ?= .busway
+# Tests wait for processes and servers more than they compute.
+JOBS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
 # One environment that grows: what serving needs and the engine first, everything else where a target needs it.
 SERVE := $(VENV)/.serve
@@ -45,7 +47,7 @@ demo: $(EVERYTHING) ## payments, a Spark pipeline, an archive and a picture, in 
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(EVERYTHING) ## run every test (PYTEST="-k word" runs those in Python only; SYSTEM=no installs no system packages)
 	@SYSTEM=$(SYSTEM) scripts/system-packages.sh postgresql java namespaces chromium curl fuse
-	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
 ifneq ($(and $(PYTEST),$(filter undefined,$(origin CARGO_TEST))),)
 	@echo "PYTEST is set, so the tests in Rust were left out; CARGO_TEST=\"topic\" runs those that match"
 else

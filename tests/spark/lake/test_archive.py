@@ -302,7 +302,9 @@ def test_a_last_commit_that_is_lost_takes_no_message_with_it(
     last = tmp_path / "commits/00000002.json"
     content = last.read_bytes()
     last.unlink()
-    with pytest.raises(DataLoss, match=r"the offsets 300 to .* if commits/00000002.json was lost, restore it from a backup"):
+    with pytest.raises(
+        DataLoss, match=r"the offsets 300 to .* if commits/00000002.json was lost, restore it from a backup"
+    ):
         once(spark, bus, name, tmp_path)
     assert lakes.on_disk(tmp_path) == files
     last.write_bytes(content)
