@@ -16,14 +16,13 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from weakref import ref
 
-import msgspec
-
 from busway._core import Message, handed
 from busway.client.channels.acks import ACK, EXTEND, NACK, RELEASE, RETURN, AckOutcome, Acks, Run, Runs
 from busway.client.channels.duplicates import Duplicates
 from busway.client.channels.failures import Misfit, described, misfit
 from busway.client.channels.lease_renewal import LeaseRenewal, Places
 from busway.client.channels.positions import Start, info_of, start_of
+from busway.client.channels.registrar import ChannelRegistrar
 from busway.client.connection.connection import Connection
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
@@ -52,8 +51,6 @@ if TYPE_CHECKING:
 
 Call: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
-_CHANNEL: Final = 0x30
-_UNCHANNEL: Final = 0x31
 _TAKE: Final = 0x32
 _TAKE_BODY: Final = struct.Struct("<II")
 _CANCEL_BODY: Final = struct.Struct("<IQ")
@@ -65,43 +62,6 @@ MAX_PROCESSING: Final = 3600.0
 """Seconds that a message may be in work before its lease is no longer renewed, by default."""
 _ANSWER_DELAY: Final = 5.0
 """Seconds that the broker's answer to a TAKE may come after its timeout."""
-
-
-class ChannelRegistrar:
-    """Encodes CHANNEL and UNCHANNEL for one channel."""
-
-    noun = "channel"
-
-    def __init__(self, core: Core, request: dict[str, Any]) -> None:
-        self._core = core
-        self._request = request
-        """The map of the CHANNEL frame."""
-
-    def announce(self, number: int, *, again: bool) -> int:
-        # With `again` the broker keeps the settings that were changed since the first CHANNEL.
-        request = {**self._request, "again": again}
-        return self._core.session.channel(_CHANNEL, number, msgspec.msgpack.encode(request))
-
-    def resize(self, number: int, window: int) -> int:
-        """Change the window of a consumer that the broker knows."""
-        request = {**self._request, "again": True, "create": False, "window": window}
-        return self._core.session.channel(_CHANNEL, number, msgspec.msgpack.encode(request))
-
-    def withdraw(self, number: int) -> int:
-        return self._core.session.channel(_UNCHANNEL, number, b"")
-
-    def forget(self, number: int) -> None:
-        if self._core.subscriptions.pop(number, None) is not None:
-            self._forget(number)
-
-    def drop(self, number: int) -> None:
-        if self._core.greeted:
-            self.withdraw(number)
-        self._forget(number)
-
-    def _forget(self, number: int) -> None:
-        self._core.session.forget(number)
-        self._core.session.own(number, None)
 
 
 class Channel(Entered, InboxProperties):
