@@ -100,7 +100,7 @@ crash-mesh: $(EVERYTHING) ## kill nodes of a mesh and cut them off for PARTITION
 	$(BIN)/python -m tests.chaos.cluster $(if $(filter file,$(origin ROUNDS)),20,$(ROUNDS)) --partition $(PARTITION) $(if $(SEED),--seed $(SEED))
 
 simulate: $(EVERYTHING) ## run N (1000) simulated worlds from the seed FIRST (0) on, of NODES (1 or 3-7) brokers, and see which promise breaks
-	$(BIN)/python -m busway.testing.simulation $(N) --first $(FIRST) $(if $(NODES),--nodes $(NODES))
+	$(BIN)/python -m tests.simulation $(N) --first $(FIRST) $(if $(NODES),--nodes $(NODES))
 
 LOCK = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock"

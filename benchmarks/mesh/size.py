@@ -17,8 +17,8 @@ import msgspec
 import busway
 from busway.cluster.node import Node as Known, Sighting, pack_sightings
 from busway.settings import Settings
-from busway.testing.simulation.kit.trace import Trace
-from busway.testing.simulation.kit.world import PORT, SCHEME, Node, World
+from busway.testing.simulation.trace import Trace
+from busway.testing.simulation.world import PORT, SCHEME, Node, World
 
 _KINDS: Final = {b"\x41": "interest", b"\x40\x00\x02\x00": "members"}
 """Frames by how they begin, behind their length."""

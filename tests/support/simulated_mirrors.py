@@ -4,8 +4,8 @@ import asyncio
 from contextlib import suppress
 
 import busway
-from busway.testing.simulation.checker.final_read_cluster import missing_links
-from busway.testing.simulation.kit.world import Node, World
+from busway.testing.simulation.world import Node, World
+from tests.simulation.checker.final_read_cluster import missing_links
 
 SETTINGS = busway.Settings(heartbeat=1.0, grace=3.0, drain=1.0)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from busway.testing.simulation.kit.world import World
+from busway.testing.simulation.world import World
 
 
 @pytest.fixture

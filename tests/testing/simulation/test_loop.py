@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from busway.testing.simulation.kit.loop import EPOCH, Stuck, VirtualLoop
-from busway.testing.simulation.kit.process import Process
-from busway.testing.simulation.kit.world import World
+from busway.testing.simulation.loop import EPOCH, Stuck, VirtualLoop
+from busway.testing.simulation.process import Process
+from busway.testing.simulation.world import World
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_when_nothing_can_happen_the_tasks_that_wait_are_named(loop: VirtualLoop
 
 
 def test_time_that_stands_still_is_noticed(loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("busway.testing.simulation.kit.loop._BUSY", 1000)
+    monkeypatch.setattr("busway.testing.simulation.loop._BUSY", 1000)
 
     async def spins() -> None:
         while True:

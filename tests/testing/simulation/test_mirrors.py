@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 import busway
-from busway.testing.simulation.checker.final_read_cluster import missing_links
-from busway.testing.simulation.kit.world import Node, World
+from busway.testing.simulation.world import Node, World
+from tests.simulation.checker.final_read_cluster import missing_links
 from tests.support.simulated_mirrors import LONG, drained, found, started
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from busway.testing.simulation.kit.transport import SimulatedTransport
-from busway.testing.simulation.kit.world import World
+from busway.testing.simulation.transport import SimulatedTransport
+from busway.testing.simulation.world import World
 from busway.transport import dial, listen, parse
 
 PLACE = "sim://there:1"

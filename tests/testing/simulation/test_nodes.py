@@ -10,9 +10,9 @@ from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.frames import Join
 from busway.broker.channels.manager import Channels
 from busway.errors import Code
-from busway.testing.simulation.checker.final_read_cluster import missing_links
-from busway.testing.simulation.kit.transport import SimulatedTransport
-from busway.testing.simulation.kit.world import Node, World
+from busway.testing.simulation.transport import SimulatedTransport
+from busway.testing.simulation.world import Node, World
+from tests.simulation.checker.final_read_cluster import missing_links
 
 SETTINGS = busway.Settings(heartbeat=1.0, grace=8.0, drain=1.0)
 LONG = 30.0

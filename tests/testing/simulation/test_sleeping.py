@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import busway
-from busway.testing.simulation.kit.world import Node, World
+from busway.testing.simulation.world import Node, World
 from tests.support.simulated_mirrors import LONG, SETTINGS, drained, found, started
 
 COUNT = 20

@@ -3,7 +3,7 @@
 import asyncio
 
 import busway
-from busway.testing.simulation.kit.world import World
+from busway.testing.simulation.world import World
 
 MANY = 64
 SIZE = 400

@@ -1,11 +1,20 @@
-"""Deterministic simulation: real brokers and clients on a simulated network, disk and clock, driven by one seed.
+"""A kit for simulated tests: real brokers and programs in virtual time, on a simulated network and disks.
 
-`kit` has the simulated world, `workload` its clients, `faults` the fault injection, `checker` the invariants, and
-`runs` the runs of one seed or many. Tests and the command `python -m busway.testing.simulation` call it.
+```python
+with World(seed=1) as world:
+    node = world.add_node("host", busway.Settings(), stores=True)
+    world.run(play(world, node))  # the coroutine starts, crashes and repairs nodes, and launches programs
+```
+
+A `World` has hosts with brokers (`Node`) and programs (`Process`), a `Network` with a `Path` for each direction between
+two hosts, and a `Disk` for each broker. The same seed gives the same run. `docs/howto/testing.md` shows how to use it.
 """
 
-from busway.testing.simulation.faults.plan import KINDS
-from busway.testing.simulation.kit.world import World
-from busway.testing.simulation.runs.simulate import Report, simulate
+from busway.testing.simulation.disk import Disk
+from busway.testing.simulation.loop import Stuck
+from busway.testing.simulation.network import Network, Path
+from busway.testing.simulation.process import Process
+from busway.testing.simulation.transport import SimulatedTransport
+from busway.testing.simulation.world import Node, World
 
-__all__ = ["KINDS", "Report", "World", "simulate"]
+__all__ = ["Disk", "Network", "Node", "Path", "Process", "SimulatedTransport", "Stuck", "World"]

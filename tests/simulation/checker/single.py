@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from busway.testing.simulation.workload.history import LEASE, History, Key, RetainedState, payload
+from tests.simulation.workload.history import LEASE, History, Key, RetainedState, payload
 
 
 @dataclass(slots=True)

@@ -23,11 +23,11 @@ from busway.client.connection.core import abandon
 from busway.common import environment
 from busway.errors import BusError
 from busway.settings import Settings
-from busway.testing.simulation.kit.disk import Disk
-from busway.testing.simulation.kit.loop import VirtualLoop
-from busway.testing.simulation.kit.network import Network
-from busway.testing.simulation.kit.process import CURRENT, Process, current
-from busway.testing.simulation.kit.trace import Trace
+from busway.testing.simulation.disk import Disk
+from busway.testing.simulation.loop import VirtualLoop
+from busway.testing.simulation.network import Network
+from busway.testing.simulation.process import CURRENT, Process, current
+from busway.testing.simulation.trace import Trace
 from busway.transport.schemes import carriers
 
 SCHEME: Final = "sim"

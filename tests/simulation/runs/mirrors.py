@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from busway.cluster.mesh import Mesh
 from busway.cluster.replication.compare import Records, mark_at
-from busway.testing.simulation.faults.plan import LOST, MIRROR
-from busway.testing.simulation.kit.world import Node
-from busway.testing.simulation.runs.scenario import Safety
+from busway.testing.simulation.world import Node
+from tests.simulation.faults.plan import LOST, MIRROR
+from tests.simulation.runs.scenario import Safety
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -80,7 +80,7 @@ def differing_copies(mirrors: Mirrors, nodes: Sequence[Node], stream: str) -> It
 def _hub(node: Node) -> "Hub":
     if node.server is None:
         raise RuntimeError(f"{node.name} does not run")
-    return node.server._running()  # noqa: SLF001, the comparison inspects the broker's state
+    return node.server._running()
 
 
 def _copy(hub: "Hub", guid: str, stream: str) -> Records | None:

@@ -35,12 +35,11 @@ from busway.cluster.streams.provider import StreamProvider
 from busway.cluster.streams.remote import RemoteStreams
 from busway.common import environment
 from busway.errors import BusError
-from busway.testing import Report, simulate
-from busway.testing.simulation import KINDS
-from busway.testing.simulation.faults.plan import CLUSTER
-from busway.testing.simulation.kit.disk import Disk
-from busway.testing.simulation.kit.world import World
-from busway.testing.simulation.runs.cluster import LATE, MIRRORS, SKEW, UNEVEN
+from busway.testing.simulation.disk import Disk
+from busway.testing.simulation.world import World
+from tests.simulation import KINDS, Report, simulate
+from tests.simulation.faults.plan import CLUSTER
+from tests.simulation.runs.cluster import LATE, MIRRORS, SKEW, UNEVEN
 
 SEEDS = 50
 CLUSTERS = 100
@@ -110,7 +109,7 @@ def test_the_seed_chooses_among_numbers_of_nodes() -> None:
 
 def test_also_in_another_process() -> None:
     """Whatever the order of its sets of text is, and whatever ran there before."""
-    program = "import sys; from busway.testing import simulate; print([simulate(int(seed), nodes=1 + int(seed) % 6).hash for seed in sys.argv[1:]][-6:])"
+    program = "import sys; from tests.simulation import simulate; print([simulate(int(seed), nodes=1 + int(seed) % 6).hash for seed in sys.argv[1:]][-6:])"
 
     def hashes(order: str, *before: str) -> str:
         command = [sys.executable, "-c", program, *before, *map(str, range(6))]
@@ -359,6 +358,6 @@ def test_a_world_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
         assert handles() <= open_before
 
 
-def test_there_is_one_world_at_a_time(world: World) -> None:
-    with pytest.raises(RuntimeError, match="one simulated world at a time"):
+def test_there_is_one_world_at_a_time() -> None:
+    with World("a test"), pytest.raises(RuntimeError, match="one simulated world at a time"):
         simulate(0)

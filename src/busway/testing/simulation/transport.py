@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from busway.testing.simulation.kit.process import Process
+from busway.testing.simulation.process import Process
 from busway.transport.buffers import HIGH_WATER
 
 if TYPE_CHECKING:
-    from busway.testing.simulation.kit.network import Network
+    from busway.testing.simulation.network import Network
 
 
 class Kind(Enum):

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from busway.testing.simulation.kit.disk import Disk
+    from busway.testing.simulation.disk import Disk
 
 
 class Process:

@@ -1,4 +1,4 @@
-"""`busway.testing.simulate` runs one seed in a world with brokers and clients, and returns a report."""
+"""`simulate` runs one seed in a world with brokers and clients, and returns a report."""
 
 import gc
 import logging
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from busway.testing.simulation.faults.plan import KINDS, UNPOWERED
-from busway.testing.simulation.kit.loop import Stuck
-from busway.testing.simulation.kit.world import World
-from busway.testing.simulation.runs import cluster, single
-from busway.testing.simulation.runs.scenario import Safety, Scenario
+from busway.testing.simulation.loop import Stuck
+from busway.testing.simulation.world import World
+from tests.simulation.faults.plan import KINDS, UNPOWERED
+from tests.simulation.runs import cluster, single
+from tests.simulation.runs.scenario import Safety, Scenario
 
 _STORES: Final[tuple[Safety, ...]] = ("memory", "written", "synced")
 _NODES: Final = (1, 1, 1, 3, 3, 3, 4, 5, 6, 7)
@@ -93,7 +93,7 @@ def simulate(
     numbers = [nodes] if isinstance(nodes, int) else list(_NODES if nodes is None else nodes)
     if not numbers or min(numbers) < 1 or any(given is not None and given < 1 for given in (clients, steps)):
         raise ValueError("nodes, clients and steps must be at least 1")
-    chance = Random(f"{seed}/world")  # noqa: S311, the numbers must be reproducible
+    chance = Random(f"{seed}/world")
     store: Safety = chance.choice(_STORES)
     drawn = chance.choice(_NODES)
     count = drawn if drawn in numbers else numbers[seed % len(numbers)]

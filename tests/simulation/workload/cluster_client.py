@@ -12,8 +12,8 @@ from typing import ClassVar, Final, Literal
 import busway
 from busway.errors import Disconnected, NoResponders, ServiceError, ServiceTaken, StoreFailed
 from busway.message import Message
-from busway.testing.simulation.workload.client import RETRY, TIMEOUT, Program
-from busway.testing.simulation.workload.history import History, Key, RetainedState, key_of, payload
+from tests.simulation.workload.client import RETRY, TIMEOUT, Program
+from tests.simulation.workload.history import History, Key, RetainedState, key_of, payload
 
 ROLES: Final = ("read", "consume", "live", "follow", "share", "pull", "only", "serve")
 _KEPT: Final = "re:(status|config)/.*"

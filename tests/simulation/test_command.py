@@ -1,4 +1,4 @@
-"""`python -m busway.testing.simulation`: what it prints, and how a failed seed is run again."""
+"""`python -m tests.simulation`: what it prints, and how a failed seed is run again."""
 
 import shlex
 import sys
@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from busway.client.durable.publisher import DurablePublisher
-from busway.testing.simulation.__main__ import main
-from busway.testing.simulation.runs.many import simulate_many
+from tests.simulation.__main__ import main
+from tests.simulation.runs.many import simulate_many
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -55,7 +55,7 @@ def test_bad_arguments(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 def test_several_processes_give_the_same_sum() -> None:
-    how = {"steps": 3, "clients": 2}
-    one, two = simulate_many(0, 23, processes=1, **how), simulate_many(0, 23, processes=2, **how)
+    one = simulate_many(0, 23, processes=1, steps=3, clients=2)
+    two = simulate_many(0, 23, processes=2, steps=3, clients=2)
     assert one == two
     assert one.seeds == 23

@@ -14,10 +14,10 @@ from random import Random
 from typing import Final
 
 from busway.settings import KiB
-from busway.testing.simulation.kit.loop import VirtualLoop
-from busway.testing.simulation.kit.process import Process, current
-from busway.testing.simulation.kit.trace import Trace
-from busway.testing.simulation.kit.transport import SimulatedTransport
+from busway.testing.simulation.loop import VirtualLoop
+from busway.testing.simulation.process import Process, current
+from busway.testing.simulation.trace import Trace
+from busway.testing.simulation.transport import SimulatedTransport
 from busway.transport.address import Address
 from busway.transport.schemes import Factory
 

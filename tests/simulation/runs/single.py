@@ -4,13 +4,13 @@ import asyncio
 from random import Random
 
 from busway.settings import Settings
-from busway.testing.simulation.checker.final_read import NAME, Auditor
-from busway.testing.simulation.checker.single import check
-from busway.testing.simulation.faults.plan import DISK, SINGLE
-from busway.testing.simulation.runs.scenario import GAPS, HOUR, Scenario
-from busway.testing.simulation.workload.client import ROLES, Program
-from busway.testing.simulation.workload.history import LEASE
-from busway.testing.simulation.workload.processes import Processes
+from tests.simulation.checker.final_read import NAME, Auditor
+from tests.simulation.checker.single import check
+from tests.simulation.faults.plan import DISK, SINGLE
+from tests.simulation.runs.scenario import GAPS, HOUR, Scenario
+from tests.simulation.workload.client import ROLES, Program
+from tests.simulation.workload.history import LEASE
+from tests.simulation.workload.processes import Processes
 
 
 async def run(scenario: Scenario) -> list[str]:

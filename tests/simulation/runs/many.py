@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from busway.testing.simulation.runs.simulate import Report, simulate
+from tests.simulation.runs.simulate import Report, simulate
 
 _CHUNK: Final = 20
 """Seeds per job of a process."""

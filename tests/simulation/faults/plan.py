@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Protocol
 
-from busway.testing.simulation.faults.mirror_restart import restart_mirror
-from busway.testing.simulation.kit.network import Path
-from busway.testing.simulation.kit.process import Process
-from busway.testing.simulation.kit.transport import SimulatedTransport
-from busway.testing.simulation.kit.world import Node, World
+from busway.testing.simulation.network import Path
+from busway.testing.simulation.process import Process
+from busway.testing.simulation.transport import SimulatedTransport
+from busway.testing.simulation.world import Node, World
+from tests.simulation.faults.mirror_restart import restart_mirror
 
 NETWORK: Final = (
     "cut",

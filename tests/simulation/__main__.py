@@ -1,15 +1,13 @@
-"""`python -m busway.testing.simulation N` runs N seeds and reports those that fail; `--seed` prints a trace of one."""
-
-# ruff: noqa: T201, a command prints
+"""`python -m tests.simulation N` runs N seeds and reports those that fail; `--seed` prints a trace of one."""
 
 import argparse
 import sys
 import time
 from typing import Any
 
-from busway.testing.simulation.faults.plan import KINDS
-from busway.testing.simulation.runs.many import Sum, simulate_many
-from busway.testing.simulation.runs.simulate import Report, simulate
+from tests.simulation.faults.plan import KINDS
+from tests.simulation.runs.many import Sum, simulate_many
+from tests.simulation.runs.simulate import Report, simulate
 
 _NUMBERS = ("nodes", "clients", "steps", "faults")
 _SHOWN = 10
@@ -57,14 +55,14 @@ def main() -> int:
 
 def _command(report: Report, arguments: argparse.Namespace) -> str:
     """Return the command that prints the trace of this run."""
-    words = ["python -m busway.testing.simulation", f"--seed {report.seed}"]
+    words = ["python -m tests.simulation", f"--seed {report.seed}"]
     words += [f"--{name} {given}" for name in _NUMBERS if (given := getattr(arguments, name)) is not None]
     words += [f"--kind {kind!r}" for kind in arguments.kind]
     return " ".join(words)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m busway.testing.simulation", description=__doc__)
+    parser = argparse.ArgumentParser("python -m tests.simulation", description=__doc__)
     parser.add_argument("count", nargs="?", type=_positive, default=1000, metavar="N", help="number of seeds (1000)")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="first seed (0)")
     parser.add_argument("--seed", type=int, metavar="SEED", help="run only this seed, and print its trace")

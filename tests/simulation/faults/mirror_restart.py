@@ -7,8 +7,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from busway.cluster.mesh import Mesh
-from busway.testing.simulation.checker.final_read import until
-from busway.testing.simulation.kit.world import Node, World
+from busway.testing.simulation.world import Node, World
+from tests.simulation.checker.final_read import until
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -62,4 +62,4 @@ def has_unacknowledged(node: Node) -> bool:
 def _hub(node: Node) -> "Hub | None":
     if node.server is None or not node.up.is_set():
         return None
-    return node.server._running()  # noqa: SLF001, the fault inspects the broker's state
+    return node.server._running()

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import busway
-from busway.testing.simulation.checker.single import FinalState
-from busway.testing.simulation.workload.client import CHANNEL, Program
-from busway.testing.simulation.workload.history import History, key_of, payload
+from tests.simulation.checker.single import FinalState
+from tests.simulation.workload.client import CHANNEL, Program
+from tests.simulation.workload.history import History, key_of, payload
 
 NAME: Final = "auditor"
 _PATIENCE: Final = 120.0
@@ -52,7 +52,7 @@ class Auditor:
                 await self._kept(bus)
                 await self._finished(bus)
                 await self._stored(bus)
-        except Exception as error:  # noqa: BLE001, recorded as a problem
+        except Exception as error:
             self._problem(f"a healthy broker refuses: {type(error).__name__}: {error}")
         finally:
             self.done.set()

@@ -22,7 +22,7 @@ from busway.errors import (
     StoreFailed,
 )
 from busway.message import Message
-from busway.testing.simulation.workload.history import LEASE, Delivery, History, Key, RetainedState, key_of, payload
+from tests.simulation.workload.history import LEASE, Delivery, History, Key, RetainedState, key_of, payload
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Program:
                 await self._work(bus)
             finally:
                 await bus.close()
-        except Exception as error:  # noqa: BLE001, recorded as a problem
+        except Exception as error:
             self._unexpected("its work", error)
         finally:
             self.working = False
@@ -131,7 +131,7 @@ class Program:
             await act(bus)
         except (Disconnected, Closed, TimeoutError):
             pass  # expected with faults
-        except Exception as error:  # noqa: BLE001, recorded as a problem
+        except Exception as error:
             self._unexpected(getattr(act, "__name__", "act").strip("_"), error)
 
     async def _retry(self, act: Callable[[], Awaitable[T]]) -> T:
@@ -165,7 +165,7 @@ class Program:
             position = await publish
         except (StoreFailed, Closed):
             return  # the broker has not acknowledged it
-        except Exception as error:  # noqa: BLE001, recorded as a problem
+        except Exception as error:
             self._unexpected(f"the durable message {number}", error)
             return
         self._ledger.stored[self.name, number] = position.broker, position.offset

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import busway
 from busway.cluster.mesh import Mesh
 from busway.errors import BusError, NoResponders
-from busway.testing.simulation.checker.cluster import ClusterState, unknown
-from busway.testing.simulation.checker.final_read import until
-from busway.testing.simulation.kit.world import Node
-from busway.testing.simulation.workload.client import CHANNEL, RETRY
-from busway.testing.simulation.workload.cluster_client import BRIEF, Member, received_by
-from busway.testing.simulation.workload.history import History, Key, key_of, payload
+from busway.testing.simulation.world import Node
+from tests.simulation.checker.cluster import ClusterState, unknown
+from tests.simulation.checker.final_read import until
+from tests.simulation.workload.client import CHANNEL, RETRY
+from tests.simulation.workload.cluster_client import BRIEF, Member, received_by
+from tests.simulation.workload.history import History, Key, key_of, payload
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -33,7 +33,7 @@ _TRIES: Final = 10
 def _hub(node: Node) -> "Hub":
     if node.server is None:
         raise RuntimeError(f"{node.name} does not run")
-    return node.server._running()  # noqa: SLF001, the survey inspects the broker's state
+    return node.server._running()
 
 
 def _links(node: Node) -> dict[str, int]:
@@ -103,7 +103,7 @@ class Survey:
                     await self._stored_by_lost(node, next(iter(buses.values())))
                 await self._finish(self._unread)
                 await self._finish(self._lag)
-        except Exception as error:  # noqa: BLE001, recorded as a problem
+        except Exception as error:
             self._problem(f"a healthy node refuses: {type(error).__name__}: {error}")
         finally:
             self.done.set()
@@ -238,7 +238,7 @@ class Survey:
         rest = left()
         while rest:
             before = rest
-            if not await until(lambda: left() < before, _PATIENCE):  # noqa: B023, called before it changes
+            if not await until(lambda: left() < before, _PATIENCE):
                 self._problem(f"{left.__name__.strip('_')} stays {left()}")
                 return
             rest = left()

@@ -7,16 +7,16 @@ from typing import Final
 import busway
 from busway.errors import Rejected
 from busway.settings import Settings
-from busway.testing.simulation.checker.cluster import RunFacts, agree
-from busway.testing.simulation.checker.final_read import until
-from busway.testing.simulation.checker.final_read_cluster import NAME, Survey, missing_links, wrong_interest
-from busway.testing.simulation.faults.plan import DISK, KINDS, LOSSES, MIRROR
-from busway.testing.simulation.kit.world import PORT, SCHEME, Node, World
-from busway.testing.simulation.runs.mirrors import Mirrors, choose_mirrors, differing_copies
-from busway.testing.simulation.runs.scenario import GAPS, HOUR, Scenario
-from busway.testing.simulation.workload.client import RETRY
-from busway.testing.simulation.workload.cluster_client import Member, roles
-from busway.testing.simulation.workload.processes import Processes
+from busway.testing.simulation.world import PORT, SCHEME, Node, World
+from tests.simulation.checker.cluster import RunFacts, agree
+from tests.simulation.checker.final_read import until
+from tests.simulation.checker.final_read_cluster import NAME, Survey, missing_links, wrong_interest
+from tests.simulation.faults.plan import DISK, KINDS, LOSSES, MIRROR
+from tests.simulation.runs.mirrors import Mirrors, choose_mirrors, differing_copies
+from tests.simulation.runs.scenario import GAPS, HOUR, Scenario
+from tests.simulation.workload.client import RETRY
+from tests.simulation.workload.cluster_client import Member, roles
+from tests.simulation.workload.processes import Processes
 
 LATE: Final = "late node"
 SKEW: Final = "clocks apart"

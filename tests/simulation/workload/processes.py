@@ -5,9 +5,9 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeAlias
 
-from busway.testing.simulation.kit.process import Process
-from busway.testing.simulation.kit.world import World
-from busway.testing.simulation.workload.client import Program
+from busway.testing.simulation.process import Process
+from busway.testing.simulation.world import World
+from tests.simulation.workload.client import Program
 
 Make: TypeAlias = Callable[[str, str, Random, int], Program]
 """Creates the program of a host from the host, its name, its random numbers and its number of steps."""

@@ -8,11 +8,11 @@ from random import Random
 from typing import Final, Literal, TypeAlias
 
 from busway.settings import KiB
-from busway.testing.simulation.checker.final_read import until
-from busway.testing.simulation.faults.plan import DISK, POWER, FaultInjector, plan
-from busway.testing.simulation.kit.world import Node, World
-from busway.testing.simulation.workload.history import History
-from busway.testing.simulation.workload.processes import Processes
+from busway.testing.simulation.world import Node, World
+from tests.simulation.checker.final_read import until
+from tests.simulation.faults.plan import DISK, POWER, FaultInjector, plan
+from tests.simulation.workload.history import History
+from tests.simulation.workload.processes import Processes
 
 Safety: TypeAlias = Literal["memory", "written", "synced", "mirrored"]
 HOUR: Final = 3600 * 10**9

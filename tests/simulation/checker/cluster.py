@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from busway.testing.simulation.checker.single import acknowledged, in_order, kept, once
-from busway.testing.simulation.workload.cluster_client import Member
-from busway.testing.simulation.workload.history import History, Key, payload
+from tests.simulation.checker.single import acknowledged, in_order, kept, once
+from tests.simulation.workload.cluster_client import Member
+from tests.simulation.workload.history import History, Key, payload
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from busway._core import hold_clock
-from busway.testing.simulation.kit.process import CURRENT, Process
+from busway.testing.simulation.process import CURRENT, Process
 
 log = logging.getLogger("busway.simulation")
 

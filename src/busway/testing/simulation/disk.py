@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from busway._core import Log, SimulatedFiles
 from busway.errors import DataFailed
-from busway.testing.simulation.kit.loop import VirtualLoop
+from busway.testing.simulation.loop import VirtualLoop
 
 _RETRY: Final = 0.1
 """Seconds after which a log retries a failed write."""
