@@ -53,7 +53,7 @@ async def test_a_stranger_does_not_close_the_connection_of_a_session(net: Net, m
     await refused(server.addresses[0], session, **more)
     info = await victim.info()
     assert info["stats"]["refused"] == before + 1
-    assert server._hub.ended[server.addresses[0].partition(":")[0], "session_secret"] == 1
+    assert server._hub.runtime.ended[server.addresses[0].partition(":")[0], "session_secret"] == 1
     async with victim.subscribe("t") as subscription:
         await victim.publish("t", b"still here")
         assert (await subscription.recv(timeout=60)).payload == b"still here"

@@ -52,15 +52,15 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
     try:
         greeting = _decoder.decode(map_bytes)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        hub.faults += 1
+        hub.runtime.faults += 1
         session.close(Code.HANDSHAKE, f"HELLO: {error}")
         return
     if greeting.credentials is not None and not isinstance(greeting.credentials, str | bytes):
-        hub.faults += 1
+        hub.runtime.faults += 1
         session.close(Code.HANDSHAKE, "HELLO: credentials must be text or bytes")
         return
     if greeting.node is None and not is_secret(greeting.secret, greeting.session):
-        hub.refused += 1
+        hub.runtime.refused += 1
         wrong = "no secret" if greeting.secret is None else "a secret that is not that of its session"
         session.close(Code.SESSION_SECRET, f"HELLO with {wrong}: use a client library of this version of Busway")
         return
@@ -76,12 +76,12 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
         )
         # Exactly True: a coroutine that is not awaited must not admit a client.
         if hub.settings.authenticate(caller) is not True:
-            hub.refused += 1
+            hub.runtime.refused += 1
             session.close(Code.UNAUTHORIZED, "the credentials were refused")
             return
     if greeting.node is not None:
         if not hub.peers.members.clustered:
-            hub.refused += 1
+            hub.runtime.refused += 1
             session.close(Code.CLUSTER, "this broker is in no cluster")
         else:
             hub.peers.members.greeted(session, version, greeting.node)
@@ -89,14 +89,16 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
     seen: bool | None = None
     if greeting.generation is not None:
         if not hub.generations.passes(greeting.session, greeting.generation):
-            hub.refused += 1
+            hub.runtime.refused += 1
             session.close(Code.SESSION_TAKEN, "a later generation of this client has connected already")
             return
         seen = hub.generations.enter(greeting.session, greeting.generation)
-    hub.clients += 1
-    session.admitted(hub.clients, greeting.session, greeting.name)
-    welcome = _welcome(hub, hub.clients, seen=seen)
-    other = hub.engine.accept(conn, greeting.session, greeting.name, hub.clients, min(version, PROTOCOL), welcome)
+    hub.runtime.clients += 1
+    session.admitted(hub.runtime.clients, greeting.session, greeting.name)
+    welcome = _welcome(hub, hub.runtime.clients, seen=seen)
+    other = hub.engine.accept(
+        conn, greeting.session, greeting.name, hub.runtime.clients, min(version, PROTOCOL), welcome
+    )
     hub.arrived(session)
     if other is not None and (old := hub.sessions.get(other)):
         old.close(Code.SESSION_TAKEN, "another connection came with the same session")
@@ -131,7 +133,7 @@ def serve(hub: "Hub", event: tuple[Any, ...]) -> None:
     if flags & SHARED:
         hub.services.join(conn, service, topic, flags)
     if flags & WAIT:
-        hub.answer_when_known(conn, number, 0)
+        hub.runtime.answer_when(hub.peers.members.when_known, conn, number, 0)
 
 
 def limits(settings: Settings) -> dict[str, int]:
@@ -162,7 +164,7 @@ def _welcome(hub: "Hub", client: int, *, seen: bool | None) -> bytes:
         "heartbeat": hub.settings.heartbeat,
         "limits": limits(hub.settings),
         "servers": hub.server_list.welcome(),
-        "since": hub.since,
+        "since": hub.runtime.since,
         "fields": hub.retained.fields,
     }
     if seen is not None:

@@ -8,13 +8,14 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from busway.broker.admin.events import DISK
+from busway.broker.admin.events import DISK, ClusterEvents
 from busway.broker.storage.disk_space import DiskSpace, shown
+from busway.broker.streams.table import StreamTable
 from busway.common import environment
 from busway.errors import BusError
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
     from busway.broker.streams.stream import Stream
 
 log = logging.getLogger("busway.broker")
@@ -24,12 +25,14 @@ _EVERY: Final = 1.0
 
 
 class DiskWatch:
-    """The disk watch of one hub. Without a data folder it does nothing."""
+    """The disk watch of one broker. Without a data folder it does nothing."""
 
-    def __init__(self, hub: "Hub", folder: Path | None) -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", folder: Path | None, streams: StreamTable, events: ClusterEvents) -> None:
+        self._runtime = runtime
+        self._streams = streams
+        self._events = events
         self._folder = folder
-        self._space = DiskSpace(hub.settings.min_free_disk)
+        self._space = DiskSpace(runtime.settings.min_free_disk)
         self._timer: asyncio.TimerHandle | None = None
         self._unknown = False
         """Whether the free space could not be read the last time."""
@@ -58,7 +61,7 @@ class DiskWatch:
         return None if self._folder is None else self._space.figures()
 
     def _schedule(self) -> None:
-        self._timer = self._hub.loop.call_later(_EVERY, self._on_timer)
+        self._timer = self._runtime.loop.call_later(_EVERY, self._on_timer)
 
     def _on_timer(self) -> None:
         self._schedule()
@@ -77,10 +80,10 @@ class DiskWatch:
         space, before = self._space, self._space.refusal()
         changed = space.look(free, size)
         if space.refusal() != before:
-            self._refuse(list(self._hub.streams.by_name.values()))
+            self._refuse(list(self._streams.by_name.values()))
         if changed:
             self._report()
-            self._hub.flush()
+            self._runtime.flush()
 
     def _refuse(self, streams: "list[Stream]") -> None:
         reason = self._space.refusal()
@@ -100,11 +103,11 @@ class DiskWatch:
                 "(--min-free-disk): durable publishes to its streams are refused until there is more",
                 *(self._folder, shown(space.free), shown(space.floor)),
             )
-            self._hub.events.tell(f"{DISK}/low", figures, f"{shown(space.free)} free")
+            self._events.tell(f"{DISK}/low", figures, f"{shown(space.free)} free")
         else:
             log.warning(
                 "the disk with the data folder %s has %s free again: durable publishes are accepted",
                 self._folder,
                 shown(space.free),
             )
-            self._hub.events.tell(f"{DISK}/enough", figures, f"{shown(space.free)} free")
+            self._events.tell(f"{DISK}/enough", figures, f"{shown(space.free)} free")

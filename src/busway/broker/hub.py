@@ -1,58 +1,41 @@
-"""The hub of a broker: the engine, the sessions, the drivers, and the table that leads each event of the engine to its function.
+"""The hub of a broker: makes its drivers, and leads each event of the engine to the function that handles it.
 
-A session is known by the engine's number of its connection. Nothing that a client sends may raise through the hub: an
-unexpected error ends that client's connection, is logged with its traceback, and is counted.
+The server makes it. Drivers get their dependencies by constructor, and don't know the hub.
 """
 
-import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
 
 from busway import _core
-from busway._core import Engine
 from busway.broker import admission
 from busway.broker.admin import services
-from busway.broker.admin.events import ClusterEvents as Happenings
+from busway.broker.admin.events import ClusterEvents
 from busway.broker.admin.services import AdminServices
 from busway.broker.admission import Generations
-from busway.broker.channels import manager as channels_manager
 from busway.broker.channels.manager import Channels
 from busway.broker.clock import Clock
 from busway.broker.disk_watch import DiskWatch
 from busway.broker.peers import ALONE, Peers
-from busway.broker.retained import driver as retained_driver
 from busway.broker.retained.driver import RetainedDriver
 from busway.broker.retained.pin_entries import Pin
 from busway.broker.retained.pin_file import PinFile
+from busway.broker.runtime import Event, Events, Runtime
 from busway.broker.server_list import ServerList
-from busway.broker.services import driver as services_driver
 from busway.broker.services.driver import ServicesDriver
-from busway.broker.session import reason
-from busway.broker.streams import manager as streams_manager, replay
+from busway.broker.session import Session, reason
 from busway.broker.streams.manager import Streams
 from busway.broker.streams.replay import Replays
-from busway.common import environment
-from busway.errors import Code
-from busway.settings import MiB, Settings
-from busway.transport.buffers import HIGH_WATER
-
-if TYPE_CHECKING:
-    from busway.broker.session import Session
+from busway.broker.streams.table import StreamTable
+from busway.settings import Settings
+from busway.streams import StreamConfig
 
 log = logging.getLogger("busway.broker")
 
-Events = list[tuple[Any, ...]] | None
-
-_POOL: Final = 2 * MiB
-"""Bytes of written buffers that the engine reuses. They and the transport's buffer count for the outbox limit, so a stuck
-connection costs no more than the limit."""
-
 
 class Hub:
-    """The engine, its sessions and the drivers of one broker."""
+    """The drivers of one broker around its runtime."""
 
     def __init__(
         self,
@@ -67,138 +50,75 @@ class Hub:
         stores: Mapping[str, str] | None = None,
         nodes: "Callable[[Hub], Peers] | None" = None,
     ) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.settings = settings
-        self.name = name
-        self.guid = guid
-        self.folder = folder
-        self.engine = Engine(
-            frame=settings.frame,
-            topic=settings.topic,
-            fields=settings.fields,
-            subscriptions=settings.subscriptions,
-            expressions=settings.expressions,
-            outbox=settings.outbox - min(settings.outbox // 4, HIGH_WATER + _POOL),
-            topics=settings.topics,
-            senders=settings.senders,
-            pending=settings.pending,
-            patience_ms=int(settings.patience * 1000),
-            stall_ms=int(settings.stall * 1000),
-            links=0 if nodes is None else settings.interest,
-            defaults=fields or None,
-        )
-        self.started = self.loop.time()
-        self.since = environment.time_ns()
-        self.addresses: tuple[str, ...] = ()
-        self.http: str | None = None
-        """The address of the HTTP port, when it is open."""
-        self.sessions: dict[int, Session] = {}
-        self.everyone: dict[Session, None] = {}
-        """All sessions, in the order in which they came; their end is announced in the same order."""
-        self.present: dict[int, Session] = {}
-        """The current connection of each client, by the client's own session number."""
+        runtime = Runtime(self, settings, name, guid, fields=fields, folder=folder, clustered=nodes is not None)
+        self.runtime = runtime
+        self.loop, self.engine, self.settings = runtime.loop, runtime.engine, settings
+        self.name, self.guid, self.folder = name, guid, folder
+        self.sessions, self.everyone, self.present = runtime.sessions, runtime.everyone, runtime.present
+        self.watched = runtime.watched
+        self.handle, self.flush, self.unexpected = runtime.handle, runtime.flush, runtime.unexpected
         self.generations = Generations()
-        self.clients = 0
-        self.opened: Counter[str] = Counter()
-        """Connections that were opened, by transport."""
-        self.ended: Counter[tuple[str, str]] = Counter()
-        """Connections that have ended, by transport and reason."""
-        self.refused = 0
-        self.faults = 0
-        self.errors = 0
-        self.doubtful = 0
-        """Messages that clients sent again here although another broker may have stored them."""
-        self.empty = asyncio.Event()
-        self.empty.set()
-        self.watched: set[int] = set()
-        """Numbers of the streams whose new records are reported to the cluster, with or without channels."""
+        self.events = ClusterEvents(runtime)
         self.peers = ALONE if nodes is None else nodes(self)
         """The other brokers of its cluster. Each driver below gets the interface that it needs."""
         members = self.peers.members
-        self.clock = Clock(self, members)
-        self.disk = DiskWatch(self, folder)
-        self.retained = RetainedDriver(self, pins, found, fields, self.peers.retained, clustered=members.clustered)
-        self.services = ServicesDriver(self, self.peers.services)
-        self.replays = Replays(self)
-        self.streams = Streams(self, folder, stores or {}, self.peers.streams)
-        self.channels = Channels(self, self.peers.channels, members)
+        table = StreamTable("memory" if folder is None else "disk")
+        self.disk = DiskWatch(runtime, folder, table, self.events)
+        self.replays = Replays(runtime, table)
+        self.channels = Channels(runtime, table, self.peers.channels, members, self._create_stream)
+        self.streams = Streams(
+            runtime, table, folder, stores or {}, self.peers.streams, self.channels, self.replays, self.disk
+        )
+        self.retained = RetainedDriver(runtime, pins, found, fields, self.peers.retained, members, self.replays)
+        self.services = ServicesDriver(runtime, self.peers.services)
         self.admin = AdminServices(self)
-        self.server_list = ServerList(self, members)
-        self.events = Happenings(self)
-        self._ending: list[Session] = []
-        self._table: dict[int, Callable[[Hub, tuple[Any, ...]], Events]] = {
-            _core.EVENT_HELLO: admission.hello,
-            _core.EVENT_SUBSCRIBE: admission.subscribe,
-            _core.EVENT_UNSUBSCRIBE: _unsubscribed,
-            _core.EVENT_BEHIND: replay.behind,
-            _core.EVENT_ROOM: _room,
-            _core.EVENT_LATER: streams_manager.later,
-            _core.EVENT_STORED: _stored,
-            _core.EVENT_CHANNEL: channels_manager.frame,
-            _core.EVENT_OWN: channels_manager.own,
-            _core.EVENT_SERVE: admission.serve,
-            _core.EVENT_UNSERVE: services_driver.unserve,
-            _core.EVENT_KEEP: retained_driver.keep,
-            _core.EVENT_REQUEST: services_driver.request,
-            _core.EVENT_CANCEL: services_driver.cancel,
-            _core.EVENT_ACCEPT: services_driver.accept,
-            _core.EVENT_ANSWER: services_driver.answer,
-            _core.EVENT_CALL: services.call,
-            _core.EVENT_WELCOME: _welcomed,
-            _core.EVENT_NODE: _node,
-            _core.EVENT_PONG: _pong,
-            _core.EVENT_SYNCED: _synced,
-            _core.EVENT_CONFLICT: _conflict,
-            _core.EVENT_PROVIDER: services_driver.provider,
-            _core.EVENT_ASK: services_driver.ask,
-            _core.EVENT_CLOSE: _closed,
-            _core.EVENT_FAIL: _failed,
-            _core.EVENT_PAUSE: _paused,
-            _core.EVENT_RESUME: _resumed,
-            _core.EVENT_WAIT: _waits,
-            _core.EVENT_READ: _read,
-            _core.EVENT_YIELD: _yielded,
+        self.server_list = ServerList(runtime, members)
+        self.clock = Clock(runtime, members, (self.retained, self.services, self.streams, self.channels, members))
+        self._table: dict[int, Callable[[Event], Events]] = {
+            _core.EVENT_HELLO: partial(admission.hello, self),
+            _core.EVENT_SUBSCRIBE: partial(admission.subscribe, self),
+            _core.EVENT_UNSUBSCRIBE: self._unsubscribed,
+            _core.EVENT_BEHIND: _with_values(self.replays.fell_behind),
+            _core.EVENT_ROOM: self._room,
+            _core.EVENT_LATER: _with_values(self.streams.later),
+            _core.EVENT_STORED: self._stored,
+            _core.EVENT_CHANNEL: _with_values(self.channels.consumers.frame),
+            _core.EVENT_OWN: _with_values(self.channels.dead_letter_stored),
+            _core.EVENT_SERVE: partial(admission.serve, self),
+            _core.EVENT_UNSERVE: self.services.unserve,
+            _core.EVENT_KEEP: self.retained.keep,
+            _core.EVENT_REQUEST: self.services.request,
+            _core.EVENT_CANCEL: self.services.cancel,
+            _core.EVENT_ACCEPT: self.services.accept,
+            _core.EVENT_ANSWER: self.services.answer,
+            _core.EVENT_CALL: partial(services.call, self),
+            _core.EVENT_WELCOME: _with_values(members.welcomed),
+            _core.EVENT_NODE: _with_values(members.received),
+            _core.EVENT_PONG: _with_values(members.pong),
+            _core.EVENT_SYNCED: _with_values(members.synced),
+            _core.EVENT_CONFLICT: _with_values(members.conflict),
+            _core.EVENT_PROVIDER: self.services.provider,
+            _core.EVENT_ASK: self.services.ask,
+            _core.EVENT_CLOSE: self._closed,
+            _core.EVENT_FAIL: self._failed,
+            _core.EVENT_PAUSE: self._paused,
+            _core.EVENT_RESUME: self._resumed,
+            _core.EVENT_WAIT: self._waits,
+            _core.EVENT_READ: self._read,
+            _core.EVENT_YIELD: self._yielded,
         }
         services.register(self.engine)
 
-    def handle(self, events: Events) -> None:
-        """Handle events until there are none, then end the connections that were closed."""
-        table = self._table
-        while events:
-            more: list[tuple[Any, ...]] = []
-            for event in events:
-                try:
-                    if follow := table[event[0]](self, event):
-                        more.extend(follow)
-                except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
-                    self.unexpected(error, self.sessions.get(event[1]), f"event {event[0]}")
-            if follow := self.engine.flush():
-                more.extend(follow)
-            events = more
-        if self._ending:
-            ending, self._ending = self._ending, []
-            for session in ending:
-                session.flushed()
+    def dispatch(self, event: Event) -> Events:
+        """Handle one event of the engine. Returns the events that follow from it."""
+        return self._table[event[0]](event)
 
-    def flush(self) -> None:
-        """Write output that was queued outside of handle(), and handle the events that follow."""
-        self.handle(self.engine.flush())
+    def arm(self) -> None:
+        """Set the alarm to the earliest deadline of all drivers."""
+        self.clock.arm()
 
-    def go_on(self, session: "Session") -> None:
-        """Continue after a yield, unless the connection has ended."""
-        if self.sessions.get(session.conn) is session:
-            session.resume()
-            self.handle(self.engine.resume(session.conn))
-
-    def joined(self, session: "Session") -> None:
-        self.sessions[session.conn] = session
-        self.everyone[session] = None
-        self.opened[session.scheme] += 1
-        self.empty.clear()
-        if len(self.sessions) > self.settings.connections:
-            self.refused += 1
-            session.close(Code.TOO_MANY_CONNECTIONS, f"{self.settings.connections} connections are the limit here")
-            self.flush()
+    async def _create_stream(self, config: StreamConfig) -> object:
+        return await self.streams.create(config)
 
     def forget(self, conn: int) -> None:
         """A connection has ended: release the publishers that it blocked, and answer its requesters."""
@@ -221,136 +141,83 @@ class Hub:
         self.present[session.session] = session
         self.retained.returned(session.session)
 
-    def answer_when_known(self, conn: int, number: int, value: int) -> None:
-        """Send the RESULT of a SUBSCRIBE or SERVE when every node knows of it."""
-        session = self.sessions.get(conn)
+    # Events that concern several drivers.
 
-        def known() -> None:
-            # The number of a connection that has ended may belong to another client now.
-            if session is not None and self.sessions.get(conn) is session:
-                self.engine.result(conn, number, Code.OK, value, "")
+    def _unsubscribed(self, event: Event) -> Events:
+        self.replays.end(*event[1:])
+        self.events.end(*event[1:])
+        return None
 
-        self.peers.members.when_known(known)
+    def _room(self, event: Event) -> Events:
+        self.retained.room(event[1])
+        self.replays.plan(event[1])
+        self.channels.consumers.room(event[1])
+        self.peers.members.room(event[1])
+        return None
 
-    def left(self, session: "Session") -> None:
-        self.everyone.pop(session, None)
-        self.ended[session.scheme, session.why] += 1
-        if not self.everyone:
-            self.empty.set()
+    def _closed(self, event: Event) -> Events:
+        _, conn, code, text = event
+        if session := self.sessions.get(conn):
+            log.debug("client %s (%r) closes: %s %s", session.client, session.name, code, text)
+            if self.present.get(session.session) is session:
+                self.retained.left(session.session)
+            self.channels.consumers.left(conn)
+            self.peers.members.closed(conn, code, text)
+            session.why = "client"
+            session.end()
+        return None
 
-    def ending(self, session: "Session") -> None:
-        """End a session once the engine has flushed."""
-        self._ending.append(session)
+    def _stored(self, event: Event) -> Events:
+        self.channels.stored(event[1])
+        if event[1] in self.watched:
+            self.peers.streams.stored()
+        return None
 
-    def unexpected(self, error: Exception, session: "Session | None", what: str) -> None:
-        """An error of the broker, not of the client: log it, count it, and end this connection only."""
-        self.errors += 1
-        log.error("unexpected error in %s; the connection is closed", what, exc_info=error)
-        if session is not None:
-            session.why = "error"
-            session.abort()
+    def _failed(self, event: Event) -> Events:
+        _, conn, code, text = event
+        self.runtime.faults += 1
+        if session := self.sessions.get(conn):
+            log.info("client %s (%r, %s) is closed: %s %s", session.client, session.name, session.peer(), code, text)
+            session.why, session.fault = reason(code), session.not_understood(text)
+            session.end()
+        return None
 
+    def _paused(self, event: Event) -> Events:
+        if session := self.sessions.get(event[1]):
+            session.pause()
+        self.clock.hurry()
+        return None
 
-def _unsubscribed(hub: Hub, event: tuple[Any, ...]) -> Events:
-    hub.replays.end(*event[1:])
-    hub.events.end(*event[1:])
-    return None
+    def _waits(self, event: Event) -> Events:  # noqa: ARG002, one signature for the table
+        """Publishes of this connection wait for a slow receiver; the clock ends that in time."""
+        self.clock.hurry()
+        return None
 
+    def _read(self, event: Event) -> Events:
+        """Its publishes still wait, everything else is read again."""
+        if session := self.sessions.get(event[1]):
+            session.resume()
+        return None
 
-def _room(hub: Hub, event: tuple[Any, ...]) -> Events:
-    hub.retained.room(event[1])
-    hub.replays.plan(event[1])
-    hub.channels.consumers.room(event[1])
-    hub.peers.members.room(event[1])
-    return None
+    def _resumed(self, event: Event) -> Events:
+        conn = event[1]
+        if session := self.sessions.get(conn):
+            session.resume()
+            return self.engine.resume(conn)
+        return None
 
-
-def _closed(hub: Hub, event: tuple[Any, ...]) -> Events:
-    _, conn, code, text = event
-    if session := hub.sessions.get(conn):
-        log.debug("client %s (%r) closes: %s %s", session.client, session.name, code, text)
-        if hub.present.get(session.session) is session:
-            hub.retained.left(session.session)
-        hub.channels.consumers.left(conn)
-        hub.peers.members.closed(conn, code, text)
-        session.why = "client"
-        session.end()
-    return None
-
-
-def _stored(hub: Hub, event: tuple[Any, ...]) -> Events:
-    channels_manager.stored(hub, event)
-    if event[1] in hub.watched:
-        hub.peers.streams.stored()
-    return None
-
-
-def _welcomed(hub: Hub, event: tuple[Any, ...]) -> Events:
-    hub.peers.members.welcomed(*event[1:])
-    return None
-
-
-def _node(hub: Hub, event: tuple[Any, ...]) -> Events:
-    hub.peers.members.received(*event[1:])
-    return None
-
-
-def _pong(hub: Hub, event: tuple[Any, ...]) -> Events:
-    hub.peers.members.pong(*event[1:])
-    return None
+    def _yielded(self, event: Event) -> Events:
+        """Its frames cause much work: other connections get a turn of the loop first."""
+        if session := self.sessions.get(event[1]):
+            session.pause()
+            self.loop.call_soon(self.runtime.resume, session)
+        return None
 
 
-def _synced(hub: Hub, event: tuple[Any, ...]) -> Events:
-    hub.peers.members.synced(event[1])
-    return None
+def _with_values(function: Callable[..., object]) -> Callable[[Event], None]:
+    """A function for the table that passes the values of the event as arguments."""
 
+    def call(event: Event) -> None:
+        function(*event[1:])
 
-def _conflict(hub: Hub, event: tuple[Any, ...]) -> Events:
-    hub.peers.members.conflict(*event[1:])
-    return None
-
-
-def _failed(hub: Hub, event: tuple[Any, ...]) -> Events:
-    _, conn, code, text = event
-    hub.faults += 1
-    if session := hub.sessions.get(conn):
-        log.info("client %s (%r, %s) is closed: %s %s", session.client, session.name, session.peer(), code, text)
-        session.why, session.fault = reason(code), session.not_understood(text)
-        session.end()
-    return None
-
-
-def _paused(hub: Hub, event: tuple[Any, ...]) -> Events:
-    if session := hub.sessions.get(event[1]):
-        session.pause()
-    hub.clock.hurry()
-    return None
-
-
-def _waits(hub: Hub, event: tuple[Any, ...]) -> Events:  # noqa: ARG001, one signature for the table
-    """Publishes of this connection wait for a slow receiver; the clock ends that in time."""
-    hub.clock.hurry()
-    return None
-
-
-def _read(hub: Hub, event: tuple[Any, ...]) -> Events:
-    """Its publishes still wait, everything else is read again."""
-    if session := hub.sessions.get(event[1]):
-        session.resume()
-    return None
-
-
-def _resumed(hub: Hub, event: tuple[Any, ...]) -> Events:
-    conn = event[1]
-    if session := hub.sessions.get(conn):
-        session.resume()
-        return hub.engine.resume(conn)
-    return None
-
-
-def _yielded(hub: Hub, event: tuple[Any, ...]) -> Events:
-    """Its frames cause much work: other connections get a turn of the loop first."""
-    if session := hub.sessions.get(event[1]):
-        session.pause()
-        hub.loop.call_soon(hub.go_on, session)
-    return None
+    return call

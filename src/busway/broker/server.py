@@ -18,8 +18,8 @@ from busway.broker.retained.pin_entries import Pin
 from busway.broker.retained.pin_file import PinFile
 from busway.broker.session import Session
 from busway.broker.storage.data_folder import DataFolder
-from busway.broker.streams.manager import Changes
 from busway.broker.streams.stores.names import check_stores
+from busway.broker.streams.table import Changes
 from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
 from busway.common import environment
 from busway.common.checks import check_timeout, check_type
@@ -137,7 +137,7 @@ class Server:
             else:
                 hub.streams.without_mirror()
             for address in [Address("memory", path=self.guid), *self._asked]:
-                factory = partial(Session, hub, address.scheme)
+                factory = partial(Session, hub.runtime, address.scheme)
                 listener = await listen(address, factory, tls=self._tls, handshake=self.settings.handshake)
                 self._listeners.append(listener)
         except BaseException:
@@ -149,7 +149,7 @@ class Server:
                 await self._hub.peers.members.end()
             await self._close_data()
             raise
-        hub.addresses = self.addresses
+        hub.runtime.addresses = self.addresses
         hub.clock.start()
         hub.clock.arm()
         hub.peers.members.start(self.bound)
@@ -157,7 +157,7 @@ class Server:
             for door in self._doors:
                 self._open.append(door)
                 await door.open()
-            hub.http = self.http
+            hub.runtime.http = self.http
         except BaseException:
             await self.stop(0.0)
             raise
@@ -271,8 +271,8 @@ class Server:
         """
         hub = self._running()
         return services.overview(hub) | {
-            "transports": dict(hub.opened),
-            "ended": dict(hub.ended),
+            "transports": dict(hub.runtime.opened),
+            "ended": dict(hub.runtime.ended),
             "damaged": dict(hub.streams.damaged),
         }
 
@@ -411,7 +411,7 @@ class Server:
     async def _wait_until_empty(self, hub: Hub, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await hub.empty.wait()
+                await hub.runtime.empty.wait()
         except TimeoutError:
             log.debug("%d connections have not ended in time", len(hub.everyone))
 

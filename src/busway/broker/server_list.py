@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
     from busway.broker.peers import Members
+    from busway.broker.runtime import Runtime
 
 MOST: Final = 64
 """The most servers in the list. A client needs some that are up, not all."""
@@ -19,10 +19,10 @@ _CALM: Final = 0.05
 
 
 class ServerList:
-    """The server list of one hub."""
+    """The server list of one broker."""
 
-    def __init__(self, hub: "Hub", members: "Members") -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", members: "Members") -> None:
+        self._runtime = runtime
         self._members = members
         self._timer: asyncio.TimerHandle | None = None
         self._sent: list[list[str]] = []
@@ -40,16 +40,16 @@ class ServerList:
 
     def listing(self) -> list[list[str]]:
         """The name and the addresses of each server, this one first. Empty if there is no other server."""
-        hub = self._hub
-        nodes = self._members.servers() or [[hub.name, *hub.addresses]]
-        others = [*nodes[1:], *(["", address] for address in hub.settings.servers)]
+        runtime = self._runtime
+        nodes = self._members.servers() or [[runtime.name, *runtime.addresses]]
+        others = [*nodes[1:], *(["", address] for address in runtime.settings.servers)]
         own = [] if self._leaving else nodes[:1]
         return [*own, *others][:MOST] if others else []
 
     def changed(self) -> None:
         """The nodes of the cluster have changed: send the list soon."""
         if self._timer is None and not self._leaving:
-            self._timer = self._hub.loop.call_later(_CALM, self._send)
+            self._timer = self._runtime.loop.call_later(_CALM, self._send)
 
     def apart(self) -> None:
         """A lost link is back: report to clients that messages published at the other node meanwhile are missing."""
@@ -61,7 +61,7 @@ class ServerList:
         self._leaving = True
         self.stop()
         if others := self.listing():
-            self._hub.engine.tell_servers(msgspec.msgpack.encode(others), self._apart)
+            self._runtime.engine.tell_servers(msgspec.msgpack.encode(others), self._apart)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -73,5 +73,5 @@ class ServerList:
         if (now := self.listing()) != self._sent or self._mixed or self._apart:
             apart, self._apart = self._apart, False
             self._sent, self._mixed = now, False
-            self._hub.engine.tell_servers(msgspec.msgpack.encode(now), apart)
-            self._hub.flush()
+            self._runtime.engine.tell_servers(msgspec.msgpack.encode(now), apart)
+            self._runtime.flush()

@@ -17,7 +17,7 @@ from busway.transport.other_protocols import asks_http, http_answer
 from busway.transport.tls import explain, peer_name
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.broker")
 
@@ -31,7 +31,7 @@ class Session(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_buffer",
-        "_hub",
+        "_runtime",
         "_timer",
         "accepted",
         "checked",
@@ -53,8 +53,8 @@ class Session(asyncio.BufferedProtocol):
     _awaited = "HELLO"
     """The frame that the other end has to send first."""
 
-    def __init__(self, hub: "Hub", scheme: str) -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", scheme: str) -> None:
+        self._runtime = runtime
         self._buffer = broker_buffer()
         self._timer: asyncio.TimerHandle | None = None
         self.scheme = scheme
@@ -81,27 +81,27 @@ class Session(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         tune(self.transport)
-        hub = self._hub
+        runtime = self._runtime
         self.conn = self._enter(self.transport.write)
-        self._timer = hub.loop.call_later(hub.settings.handshake, self._handshake_timeout)
-        hub.joined(self)
+        self._timer = runtime.loop.call_later(runtime.settings.handshake, self._handshake_timeout)
+        runtime.joined(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, named by asyncio
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        hub = self._hub
-        if environment.boottime() > hub.clock.waited_for:
-            hub.clock.check_sleep()
+        runtime = self._runtime
+        if environment.boottime() > runtime.waited_for:
+            runtime.check_sleep()
         if self.checked and self._is_answered(nbytes):
             return
         try:
-            events = hub.engine.feed(self.conn, self._buffer, nbytes)
+            events = runtime.engine.feed(self.conn, self._buffer, nbytes)
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
-            hub.unexpected(error, self, "feeding the engine")
+            runtime.unexpected(error, self, "feeding the engine")
             return
         if events:
-            hub.handle(events)
+            runtime.handle(events)
 
     def _is_answered(self, nbytes: int) -> bool:
         """Handle bytes that the engine must not get: HTTP, and frames after a CLOSE. True: handled."""
@@ -110,28 +110,28 @@ class Session(asyncio.BufferedProtocol):
         self.checked = False
         if not asks_http(bytes(self._buffer[: min(nbytes, 8)])):
             return False
-        self._hub.faults += 1
+        self._runtime.faults += 1
         self.why, self.fault = reason(Code.PROTOCOL), "an HTTP client came to a native address"
         log.info("%s of %s", self.fault, self.peer())
         self.closing = self.checked = True
         self._leave()
-        self.transport.write(http_answer(self._hub.http))
+        self.transport.write(http_answer(self._runtime.http))
         if self._timer is not None:
             self._timer.cancel()
         # If it were closed at once while the client still sends, the answer could be lost by a reset.
-        self._timer = self._hub.loop.call_later(GRACE, self.transport.close)
+        self._timer = self._runtime.loop.call_later(GRACE, self.transport.close)
         return True
 
     def pause_writing(self) -> None:
         # Called from inside a write of the engine's flush(), so its events have to wait for the next turn of the loop.
-        if self.conn >= 0 and (events := self._hub.engine.writing(self.conn, False)):
-            self._hub.loop.call_soon(self._hub.handle, events)
+        if self.conn >= 0 and (events := self._runtime.engine.writing(self.conn, False)):
+            self._runtime.loop.call_soon(self._runtime.handle, events)
 
     def resume_writing(self) -> None:
         if self.conn < 0:
             return
-        if events := self._hub.engine.writing(self.conn, True):
-            self._hub.handle(events)
+        if events := self._runtime.engine.writing(self.conn, True):
+            self._runtime.handle(events)
         if self.closing:
             self._finish()
 
@@ -145,11 +145,11 @@ class Session(asyncio.BufferedProtocol):
             self._timer.cancel()
             self._timer = None
         self._leave()
-        self._hub.left(self)
+        self._runtime.left(self)
 
     def _enter(self, write: Callable[[memoryview], object]) -> int:
         """Enter the connection into the engine. Returns its number. Links to other nodes override this."""
-        return self._hub.engine.connect(write)
+        return self._runtime.engine.connect(write)
 
     # The hub calls these.
 
@@ -172,7 +172,7 @@ class Session(asyncio.BufferedProtocol):
         """Send CLOSE, and end the connection once it is written."""
         if self.closing or self.conn < 0:
             return
-        self._hub.engine.close(self.conn, code, text)
+        self._runtime.engine.close(self.conn, code, text)
         self.why, self.fault = reason(code), text
         self.end()
 
@@ -187,8 +187,8 @@ class Session(asyncio.BufferedProtocol):
         self.closing = self.checked = True
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._hub.loop.call_later(GRACE, self.transport.abort)
-        self._hub.ending(self)
+        self._timer = self._runtime.loop.call_later(GRACE, self.transport.abort)
+        self._runtime.ending(self)
 
     def flushed(self) -> None:
         """The engine has flushed: close the transport if this session is closing and its outbox is empty."""
@@ -228,11 +228,11 @@ class Session(asyncio.BufferedProtocol):
     def _handshake_timeout(self) -> None:
         self._timer = None
         awaited = "proof of the cluster's key" if self.accepted else self._awaited
-        self.close(Code.HANDSHAKE, f"no {awaited} within {self._hub.settings.handshake:g} s")
-        self._hub.flush()
+        self.close(Code.HANDSHAKE, f"no {awaited} within {self._runtime.settings.handshake:g} s")
+        self._runtime.flush()
 
     def _finish(self) -> None:
-        if self._hub.engine.pending(self.conn) == 0:
+        if self._runtime.engine.pending(self.conn) == 0:
             self._leave()
             self.transport.close()
 
@@ -240,7 +240,7 @@ class Session(asyncio.BufferedProtocol):
         """Remove the connection from the engine, which may reuse its number."""
         conn, self.conn = self.conn, -1
         if conn >= 0:
-            self._hub.forget(conn)
+            self._runtime.forget(conn)
 
 
 def reason(code: int) -> str:

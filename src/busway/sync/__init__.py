@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from busway.broker import Server as AsyncServer
 from busway.broker.server import State
-from busway.broker.streams.manager import Changes
+from busway.broker.streams.table import Changes
 from busway.client.bus import JITTER, RECONNECT, Credentials, ErrorHook, connect as _connect
 from busway.client.connection.wait import Waits
 from busway.cluster.config import Cluster

@@ -25,10 +25,8 @@ class Engine:
 async def test_a_requester_that_goes_calls_off_what_another_node_was_asked() -> None:
     engine = Engine()
     loop = asyncio.get_running_loop()
-    hub = SimpleNamespace(
-        settings=Settings(), engine=engine, loop=loop, clock=SimpleNamespace(arm=lambda: None), sessions={}
-    )
-    sharing = ServicesDriver(hub, ALONE.services)
+    runtime = SimpleNamespace(settings=Settings(), engine=engine, loop=loop, arm=lambda: None, sessions={})
+    sharing = ServicesDriver(runtime, ALONE.services)
     sharing.asking.providers.join_remote(LINK, 7, "sum", "another node", asks=False)
     sharing.do(sharing.asking.request(REQUESTER, 15, "sum", b"", loop.time()))
     assert engine.done == [("call", LINK)]

@@ -130,4 +130,4 @@ async def test_nodes_stay_linked_when_a_stream_is_removed_that_somebody_reads(no
             for node in (a, b):
                 await (await nodes.client(node)).subscribe("flush", wait="cluster")
             await reader.subscribe("flush", wait="cluster")
-    assert [one._hub.faults for one in (a, b, c)] == [0, 0, 0]
+    assert [one._hub.runtime.faults for one in (a, b, c)] == [0, 0, 0]

@@ -121,7 +121,9 @@ async def _letters(hub: "Hub", message: Message, what: Literal["dead", "redrive"
     if guid == hub.guid:
         driver = hub.channels.get(question.stream, name)
         letters = list(question.letters)
-        states = await (look(driver, letters) if what == "dead" else send_back(hub, driver, letters))
+        states = await (
+            look(driver, letters) if what == "dead" else send_back(hub.runtime, hub.peers.channels, driver, letters)
+        )
         return {"states": states}
     answers = await hub.peers.channels.dead_letters(what, question.stream, name, question.letters, guid)
     if not answers:
@@ -173,10 +175,10 @@ async def _whole(hub: "Hub", driver: ChannelDriver) -> dict[str, Any]:
 
 async def _wholes(hub: "Hub", stream: str, channel: str | None) -> list[dict[str, Any]]:
     """The settings and figures of one channel with its parts, or of all channels of a stream without parts."""
-    here = [own_figures(hub, driver) for driver in hub.channels.found(stream, channel)]
+    here = [own_figures(driver, hub.channels.consumers) for driver in hub.channels.found(stream, channel)]
     if not hub.peers.members.clustered:
         return here
-    return summed(hub, here, await hub.peers.channels.survey(stream, channel), parts=channel is not None)
+    return summed(hub.runtime, here, await hub.peers.channels.survey(stream, channel), parts=channel is not None)
 
 
 def _settings(question: Question) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from busway.errors import Code, Forbidden
 from busway.fields import encode_fields
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.broker")
 
@@ -32,10 +32,10 @@ def is_for_events(pattern: str) -> bool:
 
 
 class ClusterEvents:
-    """The subscriptions to events of one hub."""
+    """The subscriptions to events of one broker."""
 
-    def __init__(self, hub: "Hub") -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
         self._subscriptions: dict[int, dict[int, Selection]] = {}
         """The selections, by connection and number of the subscription."""
         self._session = environment.randbits(64) or 1
@@ -54,7 +54,7 @@ class ClusterEvents:
         pattern = pattern.removeprefix("/")
         selection = Selection(pattern, rules)
         if (
-            self._hub.engine.subscribe(conn, sub, number, flags | _LOCAL, policy, pattern, group, rules, None)
+            self._runtime.engine.subscribe(conn, sub, number, flags | _LOCAL, policy, pattern, group, rules, None)
             == Code.OK
         ):
             self._subscriptions.setdefault(conn, {})[sub] = selection
@@ -70,23 +70,24 @@ class ClusterEvents:
         """Publish an event."""
         if not self._subscriptions:
             return
-        hub = self._hub
+        runtime = self._runtime
         if not self._client:
-            hub.clients += 1
-            self._client = hub.clients
+            runtime.clients += 1
+            self._client = runtime.clients
         self._number += 1
         packed, payload, now = encode_fields(fields), text.encode(), environment.time_ns()
         body = body_of(now, self._number, packed, payload)
-        message = self._client, self._session, hub.name, FIELDS if packed else 0, topic, body
+        message = self._client, self._session, runtime.name, FIELDS if packed else 0, topic, body
         for conn, subscriptions in self._subscriptions.items():
             subs = [
                 sub
                 for sub, selection in subscriptions.items()
-                if selection.covers(topic) and selection.matches(topic, packed, payload, hub.name, self._session, now)
+                if selection.covers(topic)
+                and selection.matches(topic, packed, payload, runtime.name, self._session, now)
             ]
-            if subs and hub.engine.pending(conn) > hub.settings.outbox // 2:
+            if subs and runtime.engine.pending(conn) > runtime.settings.outbox // 2:
                 self.dropped += 1
-                hub.engine.miss(conn, subs)
+                runtime.engine.miss(conn, subs)
                 log.warning("the event %s was dropped for connection %d, which reads too slowly", topic, conn)
             elif subs:
-                hub.engine.hand(conn, subs, message)
+                runtime.engine.hand(conn, subs, message)

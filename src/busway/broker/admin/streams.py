@@ -141,7 +141,7 @@ async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
     here = [shown(hub, stream) for stream in chosen]
     if not question.parts:
         return {"streams": here}
-    return {"streams": with_parts(hub, here, await hub.peers.streams.survey(name))}
+    return {"streams": with_parts(hub.runtime, here, await hub.peers.streams.survey(name))}
 
 
 async def topics(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -262,7 +262,7 @@ async def stored(hub: "Hub", message: Message, session: int) -> dict[str, Any]:
     unsure = [guid for guid in brokers if guid in known - sure]
     if unknown or unsure:
         found = {number + more for _, _, number, many, _, _ in runs for more in range(many)}
-        hub.doubtful += max(count - len(found), 0)
+        hub.runtime.doubtful += max(count - len(found), 0)
     return {"stored": runs, "unknown": unknown, "unsure": unsure}
 
 

@@ -10,7 +10,8 @@ from busway.errors import Code
 from busway.streams import ChannelInfo, ChannelPart, StreamInfo, StreamPart
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.channels.consuming import ChannelConsumers
+    from busway.broker.runtime import Runtime
 
 _SUMS: Final = (
     "lag",
@@ -51,20 +52,19 @@ class NodeAnswer(NamedTuple):
         return not self.error or self.code in _NOT_THERE
 
 
-def own_figures(hub: "Hub", driver: ChannelDriver) -> dict[str, Any]:
+def own_figures(driver: ChannelDriver, all_consumers: "ChannelConsumers") -> dict[str, Any]:
     """The figures of this broker's part. A consumer counts only at its own node, although it consumes at every node."""
-    links = hub.channels.consumers.node_sinks
-    consumers = sum(conn not in links for conn, _ in driver.consumers)
+    consumers = sum(conn not in all_consumers.node_sinks for conn, _ in driver.consumers)
     return driver.figures() | {"consumers": consumers}
 
 
 def summed(
-    hub: "Hub", here: list[dict[str, Any]], others: Iterable[NodeAnswer], *, parts: bool
+    runtime: "Runtime", here: list[dict[str, Any]], others: Iterable[NodeAnswer], *, parts: bool
 ) -> list[dict[str, Any]]:
     """Each channel once, with the sums of all its parts. Floor and cursor are of this broker's part, if it has one."""
     others = list(others)
     wholes = {figures["name"]: dict(figures) for figures in here}
-    found = {name: [_part(hub.guid, hub.name or hub.guid[:8], figures)] for name, figures in wholes.items()}
+    found = {name: [_part(runtime.guid, runtime.name or runtime.guid[:8], figures)] for name, figures in wholes.items()}
     for answer in others:
         for info in answer.channels:
             figures = msgspec.to_builtins(info)
@@ -86,13 +86,13 @@ def _part(guid: str, node: str, figures: dict[str, Any]) -> ChannelPart:
     return ChannelPart(guid, node, "", **{name: figures[name] for name in _OWN})
 
 
-def with_parts(hub: "Hub", here: list[dict[str, Any]], others: Iterable[NodeAnswer]) -> list[dict[str, Any]]:
+def with_parts(runtime: "Runtime", here: list[dict[str, Any]], others: Iterable[NodeAnswer]) -> list[dict[str, Any]]:
     """Each stream with its part at every node. Its own figures stay those of this broker's part."""
     others = list(others)
     silent = [answer for answer in others if not answer.complete]
     wholes = []
     for figures in here:
-        parts = [_stream_part(hub.guid, hub.name or hub.guid[:8], figures)]
+        parts = [_stream_part(runtime.guid, runtime.name or runtime.guid[:8], figures)]
         for answer in others:
             found = next((info for info in answer.streams if info.name == figures["name"]), None)
             if found is not None:

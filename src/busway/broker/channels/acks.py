@@ -14,8 +14,9 @@ from busway.broker.channels.state.progress import Span
 from busway.errors import BusError, Code, StoreFailed
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.channels.consuming import ChannelConsumers
     from busway.broker.peers import ChannelPeers
+    from busway.broker.runtime import Runtime
     from busway.broker.session import Session
 
 _LONGEST: Final = (1 << 31) - 1
@@ -23,10 +24,11 @@ _LONGEST: Final = (1 << 31) - 1
 
 
 class Acks:
-    """The acknowledgements of one hub."""
+    """The acknowledgements of one broker."""
 
-    def __init__(self, hub: "Hub", peers: "ChannelPeers") -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", consumers: "ChannelConsumers", peers: "ChannelPeers") -> None:
+        self._runtime = runtime
+        self._consumers = consumers
         self._peers = peers
         self.pending = 0
         """Acknowledgements that wait for the journal."""
@@ -69,7 +71,7 @@ class Acks:
         if written is None or (written.done() and written.exception() is None):
             self._answer(consumer, call, good, left)
         else:
-            session = self._hub.sessions.get(consumer[0])
+            session = self._runtime.sessions.get(consumer[0])
             self.pending += 1
             written.add_done_callback(lambda written: self._answer_later(session, consumer, call, good, left, written))
 
@@ -100,20 +102,18 @@ class Acks:
         (answer,) = driver.machine.acks.renew(consumer, driver.now)
         assert isinstance(answer, AckResult)
         held = answer.good
-        if consumer[0] not in self._hub.channels.consumers.node_sinks:
+        if consumer[0] not in self._consumers.node_sinks:
             held += self._peers.renew(consumer)
         lease = min(int(driver.machine.config.lease * 1000 + 0.999), _LONGEST)
-        self._hub.channels.consumers.sink(consumer).result(
-            consumer, call, Code.OK, lease << 32 | min(held, _LONGEST), ""
-        )
+        self._consumers.sink(consumer).result(consumer, call, Code.OK, lease << 32 | min(held, _LONGEST), "")
 
     def _answer(self, consumer: Who, call: int, good: int, left: list[Span]) -> None:
         if left:
-            self._hub.channels.consumers.sink(consumer).result(
+            self._consumers.sink(consumer).result(
                 consumer, call, Code.ACK_LATE, good, msgspec.json.encode(left).decode()
             )
         else:
-            self._hub.channels.consumers.sink(consumer).result(consumer, call, Code.OK, good, "")
+            self._consumers.sink(consumer).result(consumer, call, Code.OK, good, "")
 
     def _answer_later(
         self,
@@ -129,7 +129,7 @@ class Acks:
             return  # the connection has ended, and another one may have its number
         error = None if written.cancelled() else written.exception()
         if isinstance(error, BusError):
-            self._hub.channels.consumers.sink(consumer).result(consumer, call, error.code, 0, error.reason)
+            self._consumers.sink(consumer).result(consumer, call, error.code, 0, error.reason)
         else:
             self._answer(consumer, call, good, left)
-        self._hub.flush()
+        self._runtime.flush()

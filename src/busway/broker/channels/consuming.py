@@ -19,16 +19,16 @@ from busway.errors import BusError, Code, LimitExceeded, Rejected, StoreFailed
 
 if TYPE_CHECKING:
     from busway.broker.channels.manager import Channels
-    from busway.broker.hub import Hub
     from busway.broker.peers import ChannelPeers, Members
+    from busway.broker.runtime import Runtime
     from busway.broker.session import Session
 
 
 class ChannelConsumers:
-    """The consumers of all channels of one hub."""
+    """The consumers of all channels of one broker."""
 
-    def __init__(self, hub: "Hub", channels: "Channels", peers: "ChannelPeers", members: "Members") -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", channels: "Channels", peers: "ChannelPeers", members: "Members") -> None:
+        self._runtime = runtime
         self._channels = channels
         self._peers = peers
         self._members = members
@@ -36,14 +36,14 @@ class ChannelConsumers:
         """The consumed channels: by connection and the number that the connection has given the channel."""
         self._joining: dict[Who, int] = {}
         """Consumers whose join is in progress, with the call number of their CHANNEL frame."""
-        self._clients = ClientSink(hub, peers)
+        self._clients = ClientSink(runtime, peers)
         self.node_sinks: dict[int, Sink] = {}
         """The sinks of links to other nodes, by connection. All other connections are clients."""
         self._shared_takes: dict[tuple[Who, int], Callable[[int], None]] = {}
         """Takes that are part of a take from several nodes, with the function that gets their count."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self.acks = Acks(hub, peers)
+        self.acks = Acks(runtime, self, peers)
 
     def close(self) -> None:
         """Cancel all joins in progress."""
@@ -114,7 +114,7 @@ class ChannelConsumers:
 
     def _is_here(self, consumer: Who, guid: str | None) -> bool:
         """True if this broker has stored the messages. Raises StoreFailed if `guid` is not a known node."""
-        if guid is None or guid == self._hub.guid:
+        if guid is None or guid == self._runtime.guid:
             return True
         if not self._members.clustered or consumer[0] in self.node_sinks:
             raise StoreFailed(f"the broker {guid} has stored the message and is not known here; it may be redelivered")
@@ -142,11 +142,11 @@ class ChannelConsumers:
             raise Rejected(f"the connection consumes a channel with number {number} already", code=Code.DUPLICATE)
         self._check_room(conn)
         self._joining[consumer] = call
-        self._spawn(self._join(self._hub.sessions.get(conn), consumer, call, join))
+        self._spawn(self._join(self._runtime.sessions.get(conn), consumer, call, join))
 
     def _check_room(self, conn: int) -> None:
         if conn not in self.node_sinks and len(self._consumed.get(conn, ())) >= (
-            most := self._hub.settings.subscriptions
+            most := self._runtime.settings.subscriptions
         ):
             reason = f"the connection consumes {most} channels, which is the limit; leave one first"
             raise LimitExceeded(reason, code=Code.TOO_MANY_SUBSCRIPTIONS)
@@ -161,13 +161,13 @@ class ChannelConsumers:
             if session is None or session.conn >= 0:
                 self.sink(consumer).result(consumer, call, error.code, 0, error.reason)
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
-            self._hub.unexpected(error, session, "a channel")
+            self._runtime.unexpected(error, session, "a channel")
         finally:
             if self._joining.get(consumer) == call:
                 del self._joining[consumer]
             if driver is not None and not driver.consumers:
                 self._channels.await_consumer(driver)
-            self._hub.flush()
+            self._runtime.flush()
 
     def _enter(self, driver: ChannelDriver, consumer: Who, call: int, join: Join) -> None:
         conn, number = consumer
@@ -175,7 +175,7 @@ class ChannelConsumers:
             raise Rejected(f"the channel {join.channel!r} was left or removed during the join", code=Code.NO_CHANNEL)
         self._check_room(conn)  # again: several joins may have been in progress
         driver.catch_up()
-        session = self._hub.sessions.get(conn)
+        session = self._runtime.sessions.get(conn)
         actions = driver.machine.join(consumer, join.window, driver.now, "" if session is None else session.name)
         if self._stopping:
             driver.machine.stop(consumer)
@@ -184,7 +184,7 @@ class ChannelConsumers:
             driver.drained.add(consumer)
         self._consumed.setdefault(conn, {})[number] = driver
         if not driver.stream.copied:
-            self._hub.engine.follow_stream(driver.stream.number, yes=True)
+            self._runtime.engine.follow_stream(driver.stream.number, yes=True)
         self.sink(consumer).result(consumer, call, Code.OK, driver.machine.floor, "")
         if conn not in self.node_sinks:
             self._peers.joined(consumer, join, driver)
@@ -202,7 +202,7 @@ class ChannelConsumers:
         if not driver.stream.copied and not any(
             other.consumers for other in self._channels.channels.get(number, {}).values()
         ):
-            self._hub.engine.follow_stream(number, yes=number in self._hub.watched)
+            self._runtime.engine.follow_stream(number, yes=number in self._runtime.watched)
 
     def _take(self, consumer: Who, driver: ChannelDriver, call: int, take: "frames.Take | int") -> None:
         machine = driver.machine
@@ -212,7 +212,7 @@ class ChannelConsumers:
             return
         if isinstance(take, int):
             driver.do(machine.cancel_take(consumer, take, driver.now))
-        elif machine.takes(consumer) >= (most := self._hub.settings.pending):
+        elif machine.takes(consumer) >= (most := self._runtime.settings.pending):
             reason = f"the consumer has {most} takes pending, which is the limit; await one first"
             raise LimitExceeded(reason, code=Code.TOO_MANY_PENDING)
         else:
@@ -265,12 +265,12 @@ class ChannelConsumers:
     def forget(self, conn: int) -> None:
         """A connection was lost: its messages are redelivered to other consumers. The client may come back."""
         for number, driver in list(self._consumed.get(conn, {}).items()):
-            self._leave((conn, number), driver, lost=True, grace=self._hub.settings.grace)
+            self._leave((conn, number), driver, lost=True, grace=self._runtime.settings.grace)
         self._consumed.pop(conn, None)
         for consumer in [consumer for consumer in self._joining if consumer[0] == conn]:
             del self._joining[consumer]
 
     def _spawn(self, work: Any) -> None:
-        task = self._hub.loop.create_task(work, name="busway channel")
+        task = self._runtime.loop.create_task(work, name="busway channel")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -37,7 +37,8 @@ from busway.common import environment
 from busway.errors import BusError
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.channels.consuming import ChannelConsumers
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.broker")
 
@@ -72,7 +73,8 @@ class ChannelDriver:
 
     def __init__(
         self,
-        hub: "Hub",
+        runtime: "Runtime",
+        consumers: "ChannelConsumers",
         stream: Stream,
         journal: ProgressLog,
         state: ChannelState,
@@ -81,7 +83,8 @@ class ChannelDriver:
         deleted: Callable[["ChannelDriver"], None],
         alarm: Callable[["ChannelDriver"], None],
     ) -> None:
-        self._hub = hub
+        self._runtime = runtime
+        self._all_consumers = consumers
         self.stream = stream
         self.name = state.channel
         self.journal = journal
@@ -111,7 +114,7 @@ class ChannelDriver:
 
     @property
     def now(self) -> float:
-        return self._hub.loop.time()
+        return self._runtime.loop.time()
 
     def do(self, actions: Iterable[Action]) -> "asyncio.Future[None] | None":
         """Carry out actions. If they have journal entries, the returned future is done when those are safe."""
@@ -139,7 +142,7 @@ class ChannelDriver:
         """Report to drained consumers that there are messages; once, until they take again."""
         drained, self.drained = self.drained, set()
         for consumer in drained & self.consumers:
-            self._hub.channels.consumers.sink(consumer).more(consumer)
+            self._all_consumers.sink(consumer).more(consumer)
 
     def catch_up(self) -> None:
         """Pass the bounds of the stream to the machine. A stream in memory drops old messages without notice."""
@@ -194,7 +197,7 @@ class ChannelDriver:
                         "channel %r of stream %r can't read the stream, and retries in %g s: %s",
                         *(self.name, name, _RETRY, error),
                     )
-                    self._wait(self._hub.loop.call_later, _RETRY)
+                    self._wait(self._runtime.loop.call_later, _RETRY)
                     return
                 if not done:
                     return
@@ -212,7 +215,7 @@ class ChannelDriver:
         if not self._running:
             self._run()
             self._alarm(self)
-            self._hub.flush()
+            self._runtime.flush()
 
     def _perform(self, action: Action) -> bool:
         """Carry out one action. False: it is not done yet, and stays first in the queue."""
@@ -226,7 +229,7 @@ class ChannelDriver:
         if isinstance(action, TakeDone):
             if action.consumer in self.consumers:
                 got = action.got - min(self._short.pop(action.consumer, 0), action.got)
-                self._hub.channels.consumers.taken(action.consumer, action.number, got)
+                self._all_consumers.taken(action.consumer, action.number, got)
         elif isinstance(action, ReportLost):
             self._report_lost(action)
         elif isinstance(action, Rewound):
@@ -243,7 +246,7 @@ class ChannelDriver:
         """Search one block for messages that the channel selects."""
         self._turns += 1
         if self._turns > _TURN:
-            self._wait(self._hub.loop.call_soon)
+            self._wait(self._runtime.loop.call_soon)
             return False
         begin = self.stream.skip(read.from_, self._selection)
         size = min(max(read.want * _EACH, _LEAST), _MOST)
@@ -263,7 +266,7 @@ class ChannelDriver:
     def _deliver(self, action: Deliver) -> bool:
         """Deliver records, block by block."""
         consumer, spans, deliveries = action
-        sink = self._hub.channels.consumers.sink(consumer)
+        sink = self._all_consumers.sink(consumer)
         lost: list[Span] = []
         rest = deque(spans)
         while rest and consumer in self.consumers:
@@ -326,7 +329,7 @@ class ChannelDriver:
         if not action.before:
             log.warning("stream %r dropped %d messages that channel %r had not finished", name, count, self.name)
         for consumer in self.consumers if action.consumer is None else self.consumers & {action.consumer}:
-            sink = self._hub.channels.consumers.sink(consumer)
+            sink = self._all_consumers.sink(consumer)
             for start, many in action.spans:
                 sink.gap(consumer, self.stream.number, start, start + many)
 

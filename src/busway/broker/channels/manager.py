@@ -6,7 +6,7 @@ The hub passes the events of streams to this module, and the frames of consumers
 import asyncio
 import heapq
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -23,12 +23,14 @@ from busway.broker.channels.journal import Journal
 from busway.broker.channels.ownership import Ownership
 from busway.broker.channels.state.progress import ChannelConfig, ChannelState, Created, Deleted, States
 from busway.broker.streams.stream import Stream, native
+from busway.broker.streams.table import StreamTable
 from busway.common import environment
 from busway.errors import Code, LimitExceeded, OutOfRange, Rejected
+from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
     from busway.broker.peers import ChannelPeers, Members
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.broker")
 
@@ -66,20 +68,28 @@ def _new_journal(stream: Stream) -> ProgressLog:
 
 
 class Channels:
-    """The channels of one hub, by stream and name."""
+    """The channels of one broker, by stream and name."""
 
-    def __init__(self, hub: "Hub", peers: "ChannelPeers", members: "Members") -> None:
-        self._hub = hub
+    def __init__(
+        self,
+        runtime: "Runtime",
+        streams: StreamTable,
+        peers: "ChannelPeers",
+        members: "Members",
+        create_stream: Callable[[StreamConfig], Awaitable[object]],
+    ) -> None:
+        self._runtime = runtime
+        self._streams = streams
         self._peers = peers
         self._members = members
         self.channels: dict[int, dict[str, ChannelDriver]] = {}
         """The channels of each stream: by the number of the stream and the name of the channel."""
         self.journals: dict[int, ProgressLog] = {}
         """The channel journal of each stream, by the number of the stream."""
-        self._dead_letters = DeadLetters(hub)
+        self._dead_letters = DeadLetters(runtime, streams, create_stream)
         self._alarms: list[tuple[float, int, ChannelDriver]] = []
         self._serial = count()
-        self.consumers = ChannelConsumers(hub, self, peers, members)
+        self.consumers = ChannelConsumers(runtime, self, peers, members)
         self.ownership = Ownership(self)
 
     # Streams.
@@ -146,7 +156,7 @@ class Channels:
     # Channels.
 
     def get(self, stream: str, channel: str) -> ChannelDriver:
-        number = self._hub.streams.get(stream).number
+        number = self._streams.get(stream).number
         if (driver := self.channels.get(number, {}).get(channel)) is None:
             raise Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
         return driver
@@ -155,13 +165,13 @@ class Channels:
         """One channel of a stream, or all."""
         if channel is not None:
             return [self.get(stream, channel)]
-        return list(self.channels.get(self._hub.streams.get(stream).number, {}).values())
+        return list(self.channels.get(self._streams.get(stream).number, {}).values())
 
     async def declare(
         self, stream: str, channel: str, settings: dict[str, Any], start: tuple[str, Any]
     ) -> ChannelDriver:
         """Find or create a channel, and apply these settings."""
-        return await self._declare(self._hub.streams.get(stream), channel, settings, start)
+        return await self._declare(self._streams.get(stream), channel, settings, start)
 
     async def _declare(
         self, found: Stream, channel: str, settings: dict[str, Any], start: tuple[str, Any]
@@ -207,7 +217,7 @@ class Channels:
         driver.catch_up()
         with self._windows(driver):
             written = driver.do(driver.machine.seek(offset, driver.now))
-        self._hub.flush()
+        self._runtime.flush()
         if written is not None:
             await written
         return offset
@@ -246,12 +256,12 @@ class Channels:
                 return _offset(stream, msgspec.convert(value, int))
             if kind == "message":
                 offset, id_, guid = msgspec.structs.astuple(msgspec.convert(value, frames.OneMessage))
-                if guid in {"", self._hub.guid}:
+                if guid in {"", self._runtime.guid}:
                     return await self._message(stream, offset, id_)
                 return self._position_on_node(stream, kind, guid)
             if kind in {"position", "near"}:
                 guid, offset = msgspec.convert(value, tuple[str, int])
-                if guid != self._hub.guid:
+                if guid != self._runtime.guid:
                     return self._position_on_node(stream, kind, guid)
                 return _offset(stream, offset) if kind == "position" else min(max(offset, stream.first), stream.safe)
             moment = msgspec.convert(value, int)
@@ -286,7 +296,8 @@ class Channels:
     def open(self, stream: Stream, state: ChannelState, *, whole: bool = True) -> ChannelDriver:
         """Open a channel at its recorded state. Not whole: the stream may lack its end, so nothing is rewound."""
         driver = ChannelDriver(
-            self._hub,
+            self._runtime,
+            self.consumers,
             stream,
             self.journals[stream.number],
             state,
@@ -318,13 +329,13 @@ class Channels:
 
     def _stream(self, join: Join) -> Stream:
         """The stream of this broker, or the replica that this broker has taken over from another one."""
-        if not join.part or join.part == self._hub.guid:
-            return self._hub.streams.get(join.stream)
+        if not join.part or join.part == self._runtime.guid:
+            return self._streams.get(join.stream)
         return self.ownership.get(join.part, join.stream)
 
     def await_consumer(self, driver: ChannelDriver) -> None:
         """Start the grace period of a channel without consumers. One with `delete_on_leave` is deleted at its end."""
-        driver.machine.alone(driver.now + self._hub.settings.grace)
+        driver.machine.alone(driver.now + self._runtime.settings.grace)
         self._set_alarm(driver)
 
     def end(self, driver: ChannelDriver, code: Code, text: str) -> None:
@@ -372,11 +383,11 @@ class Channels:
         if when is not None and (driver.alarm_at is None or when < driver.alarm_at):
             driver.alarm_at = when
             heapq.heappush(self._alarms, (when, next(self._serial), driver))
-            self._hub.clock.arm()
+            self._runtime.arm()
 
-    # What the hub's table calls.
+    # Dead letters.
 
-    def own(self, ticket: int, code: int, text: str) -> None:
+    def dead_letter_stored(self, ticket: int, code: int, text: str) -> None:
         """A dead letter was stored or refused."""
         self._dead_letters.stored(ticket, code, text)
 
@@ -402,15 +413,3 @@ def _offset(stream: Stream, offset: int) -> int:
         )
         raise OutOfRange(reason)
     return offset
-
-
-def frame(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.channels.consumers.frame(*event[1:])
-
-
-def own(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.channels.own(*event[1:])
-
-
-def stored(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.channels.stored(event[1])

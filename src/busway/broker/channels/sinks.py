@@ -7,8 +7,8 @@ from busway.broker.channels.state.consumers import Who
 from busway.broker.channels.state.progress import Span
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
     from busway.broker.peers import ChannelPeers
+    from busway.broker.runtime import Runtime
 
 
 class Sink(Protocol):
@@ -39,27 +39,27 @@ class Sink(Protocol):
 class ClientSink:
     """The sink of clients of this broker; the engine writes to them."""
 
-    def __init__(self, hub: "Hub", peers: "ChannelPeers") -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", peers: "ChannelPeers") -> None:
+        self._runtime = runtime
         self._peers = peers
 
     def deliver(self, consumer: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
-        return self._hub.engine.hand_records(*consumer, stream, block, spans, deliveries)[1]
+        return self._runtime.engine.hand_records(*consumer, stream, block, spans, deliveries)[1]
 
     def has_room(self, consumer: Who) -> bool:
-        return self._hub.engine.has_room(*consumer)
+        return self._runtime.engine.has_room(*consumer)
 
     def want_room(self, consumer: Who) -> None:
-        self._hub.engine.want_room(*consumer)
+        self._runtime.engine.want_room(*consumer)
 
     def result(self, consumer: Who, call: int, code: int, value: int, text: str) -> None:
-        self._hub.engine.result(consumer[0], call, code, value, text)
+        self._runtime.engine.result(consumer[0], call, code, value, text)
 
     def gap(self, consumer: Who, stream: int, begin: int, end: int) -> None:
-        self._hub.engine.tell_gap(*consumer, stream, begin, end)
+        self._runtime.engine.tell_gap(*consumer, stream, begin, end)
 
     def ended(self, consumer: Who, code: int, text: str) -> None:
-        self._hub.engine.tell_ended(*consumer, code, text)
+        self._runtime.engine.tell_ended(*consumer, code, text)
 
     def more(self, consumer: Who) -> None:
         """Report only consumers that take from several nodes. All others get what their window allows."""

@@ -1,6 +1,6 @@
 """The driver of retained messages: stores them, delivers them to subscribers, and withdraws them when they are removed.
 
-It connects `store` and `pin_file` with one hub, which calls it. A broker with a data folder retains, delivers and
+It connects `store` and `pin_file` with one broker, which calls it. A broker with a data folder retains, delivers and
 answers a pin only once it is on disk. The engine holds the connection until then, so that its frames stay in order.
 """
 
@@ -34,9 +34,10 @@ from busway.errors import BusError, Code, LimitExceeded
 from busway.settings import KiB
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
-    from busway.broker.peers import RetainedPeers
+    from busway.broker.peers import Members, RetainedPeers
+    from busway.broker.runtime import Runtime
     from busway.broker.session import Session
+    from busway.broker.streams.replay import Replays
 
 log = logging.getLogger("busway.broker")
 
@@ -72,26 +73,27 @@ class _Delivery:
 
 
 class RetainedDriver:
-    """The retained messages of one hub."""
+    """The retained messages of one broker."""
 
     def __init__(
         self,
-        hub: "Hub",
+        runtime: "Runtime",
         pins: PinFile | None,
         found: Iterable[Pin],
         fields: bytes,
         peers: "RetainedPeers",
-        *,
-        clustered: bool,
+        members: "Members",
+        replays: "Replays",
     ) -> None:
         self._peers = peers
-        self._clustered = clustered
-        settings = hub.settings
+        self._members = members
+        self._replays = replays
+        settings = runtime.settings
         self.fields: dict[str, Any] = msgspec.msgpack.decode(fields) if fields else {}
         """The fields that the broker adds to each message."""
         self._deliveries: dict[int, _Delivery] = {}
         """Subscriptions that still get portions, by connection."""
-        self._hub = hub
+        self._runtime = runtime
         self._pins = pins
         self.box = RetainedStore(
             count=settings.kept, size=settings.kept_bytes, grace=settings.grace, compile=_core.Selection
@@ -101,8 +103,8 @@ class RetainedDriver:
             sender = pin.session, pin.name
             if sender not in clients:
                 # Receivers distinguish senders by these numbers, so senders from before the restart need some too.
-                hub.clients += 1
-                clients[sender] = hub.clients
+                runtime.clients += 1
+                clients[sender] = runtime.clients
             message = pin.message(clients[sender])
             message.dress(self.fields)
             self.box.put(message)
@@ -113,8 +115,8 @@ class RetainedDriver:
         """Enter a SUBSCRIBE into the engine, with its retained messages. Raises for a bad pattern or rule."""
         _, conn, _, _, flags, _, pattern, group, rules, since = event
         if flags & SINCE:
-            self._hub.replays.check(since, group)
-        session = self._hub.sessions.get(conn)
+            self._replays.check(since, group)
+        session = self._runtime.sessions.get(conn)
         without = session.session if session is not None and flags & NO_ECHO else 0
         found = _within(flags, self.box.select(pattern, rules, without=without)) if self.box else []
         if sum(message.size for message in found) > _PORTION:
@@ -126,11 +128,11 @@ class RetainedDriver:
     def _enter(self, event: tuple[Any, ...], found: list[RetainedMessage]) -> None:
         _, conn, sub, number, flags, policy, pattern, group, rules, since = event
         retained = [_parts(message, KEPT) for message in found] or None
-        code = self._hub.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, retained)
+        code = self._runtime.engine.subscribe(conn, sub, number, flags, policy, pattern, group, rules, retained)
         if code == Code.OK and flags & WAIT:
-            self._hub.answer_when_known(conn, number, len(found))
+            self._runtime.answer_when(self._members.when_known, conn, number, len(found))
         if code == Code.OK and flags & SINCE:
-            self._hub.replays.begin(conn, sub, pattern, rules, since)
+            self._replays.begin(conn, sub, pattern, rules, since)
 
     def room(self, conn: int) -> None:
         """Deliver the next portion to a connection with room, and enter the subscription after the last one.
@@ -139,7 +141,7 @@ class RetainedDriver:
         since the last portion come later in the order, so the subscription gets them too.
         """
         delivery = self._deliveries.get(conn)
-        if delivery is None or self._hub.sessions.get(conn) is not delivery.session:
+        if delivery is None or self._runtime.sessions.get(conn) is not delivery.session:
             self._deliveries.pop(conn, None)
             return
         sub, pattern, rules = delivery.event[2], delivery.event[6], delivery.event[8]
@@ -156,16 +158,16 @@ class RetainedDriver:
             self._enter(delivery.event, portion)
             return
         for message in portion:
-            self._hub.engine.hand(conn, [sub], _parts(message, KEPT))
+            self._runtime.engine.hand(conn, [sub], _parts(message, KEPT))
         delivery.after = portion[-1].order
-        self._hub.engine.want_room(conn)
+        self._runtime.engine.want_room(conn)
 
     # Posts and pins of clients.
 
     def keep(self, event: tuple[Any, ...]) -> None:
         """Handle a PUBLISH with POST or PIN: retain the message, or remove the one with its key."""
         _, conn, number, flags, topic, _, _, _, frame = event
-        session, engine = self._hub.sessions.get(conn), self._hub.engine
+        session, engine = self._runtime.sessions.get(conn), self._runtime.engine
         if session is None:
             return
         if frame[_SCOPE] & 3:
@@ -185,7 +187,7 @@ class RetainedDriver:
             self._done(conn, number, flags, 0)
         elif flags & UNKEEP:
             # Another node may have a pin that this node does not know yet.
-            known = message.key in self.box or self._clustered
+            known = message.key in self.box or self._members.clustered
             if known and pins is not None:
                 done = partial(self._stored, session, conn, number, flags, message)
                 pins.store(self._unpin(message.key, message.version), done)
@@ -208,20 +210,20 @@ class RetainedDriver:
         self, session: "Session", conn: int, number: int, flags: int, message: RetainedMessage, error: OSError | None
     ) -> None:
         """Continue after a write to the file of pins. By now another connection may have the number."""
-        hub = self._hub
-        here = hub.sessions.get(conn) is session
+        runtime = self._runtime
+        here = runtime.sessions.get(conn) is session
         try:
             if error is not None:
                 if here:
                     text = f"the broker can't write the pin to its disk: {error.strerror or error}"
-                    hub.engine.refuse(conn, number, Code.STORE_FAILED, text)
+                    runtime.engine.refuse(conn, number, Code.STORE_FAILED, text)
             elif flags & UNKEEP:
                 self._remove(conn if here else None, number, flags, message)
             else:
                 self._retain(conn if here else None, number, flags, message)
         except Exception as unexpected:  # noqa: BLE001, logged and counted by unexpected()
-            hub.unexpected(unexpected, session if here else None, "storing a pin")
-        hub.flush()
+            runtime.unexpected(unexpected, session if here else None, "storing a pin")
+        runtime.flush()
 
     def _is_late(self, message: RetainedMessage) -> bool:
         """Whether the client has put or removed a later message under this key at another node already."""
@@ -245,7 +247,7 @@ class RetainedDriver:
         self._follow(message)
         self.box.put(message)
         # The other nodes get it after its groups are known, and before later messages of its client.
-        receivers, groups = self._hub.engine.publish(_parts(message, 0))
+        receivers, groups = self._runtime.engine.publish(_parts(message, 0))
         message.served = tuple(groups)
         self._peers.added(message)
         if conn is not None:
@@ -262,8 +264,8 @@ class RetainedDriver:
 
     def _done(self, conn: int, number: int, flags: int, value: int) -> None:
         if flags & CONFIRM:
-            self._hub.engine.result(conn, number, Code.OK, value, "")
-        self._hub.engine.settle(conn)
+            self._runtime.engine.result(conn, number, Code.OK, value, "")
+        self._runtime.engine.settle(conn)
 
     # Sessions.
 
@@ -298,7 +300,7 @@ class RetainedDriver:
             "pins": len(box) - box.posts,
             "bytes": box.bytes,
             "withdrawn": box.withdrawn,
-            "watchers": self._hub.engine.stats()["watchers"],
+            "watchers": self._runtime.engine.stats()["watchers"],
             "store": None if self._pins is None else self._pins.figures(),
         }
 
@@ -308,7 +310,7 @@ class RetainedDriver:
         """Retain a message of another node, and deliver it to the clients of this one."""
         message.remote = True
         self.box.put(message)
-        _, groups = self._hub.engine.publish(_parts(message, 0), list(message.served))
+        _, groups = self._runtime.engine.publish(_parts(message, 0), list(message.served))
         message.served += tuple(groups)
         if message.flags & PIN and self._pins is not None:
             self._pins.store(Pin.of(message), _written)
@@ -328,7 +330,7 @@ class RetainedDriver:
         name, topic, fields = key
         old = self.box.get(key)
         since = version if old is None else max(version, old.version)
-        return Unpin(str(name), topic, fields, since if self._clustered else (0, 0, 0))
+        return Unpin(str(name), topic, fields, since if self._members.clustered else (0, 0, 0))
 
     @property
     def marks(self) -> dict[Key, Version]:
@@ -344,14 +346,14 @@ class RetainedDriver:
     def _withdraw(self, gone: list[RetainedMessage]) -> None:
         """Report removed messages to the watchers on this node."""
         for message in gone:
-            self._hub.engine.withdraw(_parts(message, 0), message.remote)
+            self._runtime.engine.withdraw(_parts(message, 0), message.remote)
             for conn, delivery in self._deliveries.items():
                 if delivery.saw(message):
-                    self._hub.engine.hand(conn, [delivery.event[2]], _parts(message, WITHDRAWN))
+                    self._runtime.engine.hand(conn, [delivery.event[2]], _parts(message, WITHDRAWN))
 
     def _unfit(self, message: RetainedMessage) -> BusError | None:
         """Why the message can't have the server's fields, or None."""
-        size, most = len(message.shown_fields), self._hub.settings.fields
+        size, most = len(message.shown_fields), self._runtime.settings.fields
         if size > most:
             text = f"the fields have {size} bytes with those of the server, the limit is {most}; shorten them"
             return LimitExceeded(text, code=Code.FIELDS_TOO_LARGE)
@@ -378,10 +380,3 @@ def _written(error: OSError | None) -> None:
 
 def _parts(message: RetainedMessage, mark: int) -> tuple[int, int, str, int, str, bytes]:
     return message.client, message.session, message.name, message.shown_flags | mark, message.topic, message.shown
-
-
-# The functions of the hub's event table.
-
-
-def keep(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.retained.keep(event)

@@ -13,21 +13,21 @@ from busway.broker.services.requests import SharedRequests
 from busway.errors import Code
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
     from busway.broker.peers import ServicePeers
+    from busway.broker.runtime import Runtime
 
 
 class ServicesDriver:
-    """The shared services of one hub."""
+    """The shared services of one broker."""
 
-    def __init__(self, hub: "Hub", peers: "ServicePeers") -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", peers: "ServicePeers") -> None:
+        self._runtime = runtime
         self._peers = peers
-        self.asking = SharedRequests(each=hub.settings.provider_timeout, size=hub.settings.outbox)
+        self.asking = SharedRequests(each=runtime.settings.provider_timeout, size=runtime.settings.outbox)
 
     def join(self, conn: int, service: int, topic: str, flags: int) -> None:
         """Add a client that shares a service, or another node with such clients."""
-        session = self._hub.sessions.get(conn)
+        session = self._runtime.sessions.get(conn)
         if session is None:
             return
         name = session.name or f"{session.session:016x}"
@@ -38,7 +38,7 @@ class ServicesDriver:
             providers.join(conn, service, topic, name, asks=asks, scope=scope_of(flags))
 
     def forget(self, conn: int) -> None:
-        self.do(self.asking.gone(conn, self._hub.loop.time()))
+        self.do(self.asking.gone(conn, self._runtime.loop.time()))
 
     def expire(self, now: float) -> None:
         self.do(self.asking.expire(now))
@@ -48,11 +48,11 @@ class ServicesDriver:
 
     def figures(self) -> list[dict[str, Any]]:
         """The figures for `$bus/info`."""
-        return list(self.asking.providers.figures(self._hub.loop.time()))
+        return list(self.asking.providers.figures(self._runtime.loop.time()))
 
     def do(self, actions: Iterable[Action]) -> None:
         """Carry out actions. A request that a connection can't take goes to the next provider."""
-        engine, waiting = self._hub.engine, deque(actions)
+        engine, waiting = self._runtime.engine, deque(actions)
         # At once, also without other actions: later another connection may have the same number.
         waiting.extend(self.asking.cancelled_calls())
         while waiting:
@@ -62,9 +62,9 @@ class ServicesDriver:
                     engine.answer(*action)
                 case Ask() | Call():
                     if not (engine.ask if isinstance(action, Ask) else engine.call)(*action):
-                        session = self._hub.sessions.get(action.conn)
+                        session = self._runtime.sessions.get(action.conn)
                         gone = session is None or session.closing
-                        waiting.extend(self.asking.undeliverable(action.call, self._hub.loop.time(), gone=gone))
+                        waiting.extend(self.asking.undeliverable(action.call, self._runtime.loop.time(), gone=gone))
                 case Willing():
                     engine.willing(*action)
                 case CancelCall():
@@ -74,61 +74,53 @@ class ServicesDriver:
                 case Moved():
                     self._peers.moved(*action)
             waiting.extend(self.asking.cancelled_calls())
-        self._hub.clock.arm()
+        self._runtime.arm()
 
+    # Events of the engine.
 
-# The functions of the hub's event table.
-
-
-def request(hub: "Hub", event: tuple[Any, ...]) -> None:
-    _, conn, number, flags, topic, each_ms, limit_ms, frame = event
-    services, session = hub.services, hub.sessions.get(conn)
-    services.do(
-        services.asking.request(
-            conn,
-            number,
-            topic,
-            frame,
-            hub.loop.time(),
-            gather=bool(flags & GATHER),
-            each=each_ms / 1000,
-            limit=limit_ms / 1000,
-            scope=scope_of(flags),
-            remote=session is not None and session.node,
+    def request(self, event: tuple[Any, ...]) -> None:
+        _, conn, number, flags, topic, each_ms, limit_ms, frame = event
+        session = self._runtime.sessions.get(conn)
+        self.do(
+            self.asking.request(
+                conn,
+                number,
+                topic,
+                frame,
+                self._runtime.loop.time(),
+                gather=bool(flags & GATHER),
+                each=each_ms / 1000,
+                limit=limit_ms / 1000,
+                scope=scope_of(flags),
+                remote=session is not None and session.node,
+            )
         )
-    )
 
+    def cancel(self, event: tuple[Any, ...]) -> None:
+        _, conn, number = event
+        self.asking.cancel(conn, number, self._runtime.loop.time())
+        self.do(())
 
-def cancel(hub: "Hub", event: tuple[Any, ...]) -> None:
-    _, conn, number = event
-    hub.services.asking.cancel(conn, number, hub.loop.time())
-    hub.services.do(())
+    def accept(self, event: tuple[Any, ...]) -> None:
+        _, conn, call, code = event
+        self.do(self.asking.accepted(conn, call, self._runtime.loop.time(), willing=code == Code.OK))
 
+    def answer(self, event: tuple[Any, ...]) -> None:
+        _, conn, call, flags, code, fields, payload = event
+        self.do(self.asking.answered(conn, call, flags, code, fields, payload, self._runtime.loop.time()))
 
-def accept(hub: "Hub", event: tuple[Any, ...]) -> None:
-    _, conn, call, code = event
-    hub.services.do(hub.services.asking.accepted(conn, call, hub.loop.time(), willing=code == Code.OK))
+    def unserve(self, event: tuple[Any, ...]) -> None:
+        _, conn, service, _ = event
+        if (session := self._runtime.sessions.get(conn)) is not None:
+            session.served.pop(service, None)
+        self.do(self.asking.leave(conn, service, self._runtime.loop.time()))
 
+    def provider(self, event: tuple[Any, ...]) -> None:
+        """Another node has clients that share a service."""
+        _, conn, service, topic, flags = event
+        self.join(conn, service, topic, flags)
 
-def answer(hub: "Hub", event: tuple[Any, ...]) -> None:
-    _, conn, call, flags, code, fields, payload = event
-    hub.services.do(hub.services.asking.answered(conn, call, flags, code, fields, payload, hub.loop.time()))
-
-
-def unserve(hub: "Hub", event: tuple[Any, ...]) -> None:
-    _, conn, service, _ = event
-    if (session := hub.sessions.get(conn)) is not None:
-        session.served.pop(service, None)
-    hub.services.do(hub.services.asking.leave(conn, service, hub.loop.time()))
-
-
-def provider(hub: "Hub", event: tuple[Any, ...]) -> None:
-    """Another node has clients that share a service."""
-    _, conn, service, topic, flags = event
-    hub.services.join(conn, service, topic, flags)
-
-
-def ask(hub: "Hub", event: tuple[Any, ...]) -> None:
-    """Another node asks whether a provider here accepts a request."""
-    _, conn, number, topic, frame = event
-    hub.services.do(hub.services.asking.ask(conn, number, topic, frame, hub.loop.time()))
+    def ask(self, event: tuple[Any, ...]) -> None:
+        """Another node asks whether a provider here accepts a request."""
+        _, conn, number, topic, frame = event
+        self.do(self.asking.ask(conn, number, topic, frame, self._runtime.loop.time()))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from busway._core import Log, Selection, block_part, block_records, encode_records
 from busway.broker.streams.stores import Record
-from busway.broker.streams.stream import BILLION, Block, Stream, native, patience
+from busway.broker.streams.stream import BILLION, Block, Stream, StreamChannels, native, patience
 from busway.common import environment
 from busway.common.extras import install_command
 from busway.errors import BusError, Closed, Code, DataFailed, Rejected, StoreFailed
@@ -24,7 +24,7 @@ from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
     from busway.broker.channels.driver import ProgressLog
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
     from busway.broker.streams.stores.connection import Database
     from busway.broker.streams.stores.database import DatabaseStore
 
@@ -94,7 +94,8 @@ class DatabaseStream(Stream):
 
     def __init__(
         self,
-        hub: "Hub",
+        runtime: "Runtime",
+        channels: StreamChannels,
         number: int,
         config: StreamConfig,
         front: Log,
@@ -105,7 +106,7 @@ class DatabaseStream(Stream):
         databases: Databases,
         url: str | PathLike[str],
     ) -> None:
-        super().__init__(hub, number, config, front, folder)
+        super().__init__(runtime, channels, number, config, front, folder)
         self._url = url
         self.store = store
         store.recover_with(self._records_of)
@@ -127,7 +128,8 @@ class DatabaseStream(Stream):
     @classmethod
     async def open(
         cls,
-        hub: "Hub",
+        runtime: "Runtime",
+        channels: StreamChannels,
         number: int,
         config: StreamConfig,
         folder: Path | None,
@@ -162,7 +164,18 @@ class DatabaseStream(Stream):
             if isinstance(error, DataFailed | StoreFailed):
                 raise _kind(error)(f"stream {config.name!r} can't be opened: {error.reason}") from error
             raise
-        return cls(hub, number, config, front, folder, store=store, database=database, databases=databases, url=url)
+        return cls(
+            runtime,
+            channels,
+            number,
+            config,
+            front,
+            folder,
+            store=store,
+            database=database,
+            databases=databases,
+            url=url,
+        )
 
     async def close(self) -> None:
         self._closed = True
@@ -387,8 +400,8 @@ class DatabaseStream(Stream):
                 del self._cache[asked]
             self.log.drop_waiting(self.first)
             self._report_dropped()
-            self._hub.channels.trimmed(self)
-            self._hub.flush()
+            self._channels.trimmed(self)
+            self._runtime.flush()
 
     # Figures.
 

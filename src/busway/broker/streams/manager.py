@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -30,16 +30,19 @@ from busway.broker.streams.folder import (
     read,
     write,
 )
+from busway.broker.streams.replay import Replays
 from busway.broker.streams.stores.names import unknown_store
-from busway.broker.streams.stream import BILLION, Stream, settings
+from busway.broker.streams.stream import BILLION, Stream, StreamChannels, settings
+from busway.broker.streams.table import StreamTable
 from busway.broker.streams.tombstones import Tombstones
 from busway.common import environment
 from busway.errors import BusError, Code, DataFailed, LimitExceeded, Rejected
-from busway.streams import DEFAULT, DEFAULT_AGE, STORES, Store, StreamConfig
+from busway.streams import DEFAULT, DEFAULT_AGE, STORES, StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.disk_watch import DiskWatch
     from busway.broker.peers import StreamPeers
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.broker")
 
@@ -54,36 +57,38 @@ _HANDLES: Final = 64
 """File handles that stay free for connections and for reading when a stream is created."""
 
 
-class Changes:
-    """Counts how often a stream was created, changed or removed."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
 class Streams:
-    """All streams of one hub."""
+    """All streams of one broker."""
 
-    def __init__(self, hub: "Hub", folder: Path | None, stores: Mapping[str, str], peers: "StreamPeers") -> None:
-        self._hub = hub
+    def __init__(
+        self,
+        runtime: "Runtime",
+        table: StreamTable,
+        folder: Path | None,
+        stores: Mapping[str, str],
+        peers: "StreamPeers",
+        channels: StreamChannels,
+        replays: Replays,
+        disk: "DiskWatch",
+    ) -> None:
+        self._runtime = runtime
         self._peers = peers
+        self._channels = channels
+        self._replays = replays
+        self._disk = disk
         self._stores = stores
         """URLs of databases, by the names that the operator has given them."""
         self._folder = folder / FOLDER if folder is not None else None
-        self._guid = bytes.fromhex(hub.guid)
-        self.by_name: dict[str, Stream] = {}
-        self.damaged: dict[str, str] = {}
-        """Streams that can't be opened, with the reason."""
-        self._numbers = 0
+        self._guid = bytes.fromhex(runtime.guid)
+        self._table = table
+        self.by_name, self.damaged, self.changes = table.by_name, table.damaged, table.changes
+        self.get, self.taking, self.number, self.best = table.get, table.taking, table.number, table.best
         self._due: list[tuple[int, int, int]] = []  # when, stream, offset
-        self._trimmed = hub.loop.time()
+        self._trimmed = runtime.loop.time()
         self._databases = Databases()
         self._ends = Tombstones(self._folder)
         self._changing = asyncio.Lock()
         self._unsettled = False
-        self.changes = Changes()
 
     # Start and stop.
 
@@ -115,11 +120,6 @@ class Streams:
                 "or are refused in a cluster that has the stream",
                 reason,
             )
-
-    @property
-    def best(self) -> Store:
-        """The default store of a stream."""
-        return "memory" if self._folder is None else "disk"
 
     @property
     def storing(self) -> bool:
@@ -176,12 +176,12 @@ class Streams:
                     "use the settings that it has, or update it",
                     code=Code.DUPLICATE,
                 )
-            self._refuse_damaged(config.name)
+            self._table.refuse_damaged(config.name)
             self._check(config)
             self._check_room(config.name)
             stream = await self._add(config, new=True, lost=lost)
             # In the same turn of the loop as the engine got the stream, so that no subscription gets a message twice.
-            self._hub.replays.added(stream)
+            self._replays.added(stream)
             self._tell_nodes(stream)
             return stream
 
@@ -202,12 +202,12 @@ class Streams:
                     raise DataFailed(f"stream {config.name!r} can't be changed: {error.strerror}") from error
             stream.change(config)
             self._lend(stream)
-            self._hub.replays.widened(stream, before)
+            self._replays.widened(stream, before)
             self._tell_nodes(stream)
             stream.trim(environment.time_ns())
             # The bucket that was sealed just now can be removed after it is written.
-            self._trimmed = self._hub.loop.time() - _TRIM + _SEALED
-            self._hub.clock.arm()
+            self._trimmed = self._runtime.loop.time() - _TRIM + _SEALED
+            self._runtime.arm()
             return stream
 
     async def remove(self, name: str, still: Callable[[], bool] = lambda: True) -> None:
@@ -219,8 +219,8 @@ class Streams:
                 return
             stream = self.get(name)
             # First the engine: from now on it stores nothing in the stream, so its end is final.
-            self._hub.engine.remove_stream(stream.number)
-            self._hub.flush()
+            self._runtime.engine.remove_stream(stream.number)
+            self._runtime.flush()
             try:
                 self._ends.ended(name, stream.log.next)
                 await stream.drop()
@@ -229,10 +229,10 @@ class Streams:
                 raise
             del self.by_name[name]
             self._tell_nodes(stream, there=False)
-            if behind := self._hub.replays.removed(stream):
+            if behind := self._replays.removed(stream):
                 log.warning("stream %r is removed; %d subscriptions had not reached its end", name, behind)
-            await self._hub.channels.removed(stream)
-            self._hub.flush()
+            await self._channels.removed(stream)
+            self._runtime.flush()
             try:
                 await stream.close()
             except BusError as error:
@@ -244,28 +244,11 @@ class Streams:
     def _tell_nodes(self, stream: Stream, *, there: bool = True) -> None:
         self.changes.count += 1
         self._peers.changed(stream, there=there)
-        self._hub.flush()
-
-    def taking(self, topic: str) -> Stream | None:
-        """The stream whose patterns claim a topic; None: the default stream takes it."""
-        for stream in self.by_name.values():
-            if any(matches(topic, pattern) for pattern in stream.config.topics):
-                return stream
-        return None
-
-    def get(self, name: str) -> Stream:
-        if (stream := self.by_name.get(name)) is None:
-            self._refuse_damaged(name)
-            raise Rejected(f"there is no stream {name!r}", code=Code.NO_STREAM)
-        return stream
-
-    def _refuse_damaged(self, name: str) -> None:
-        if (reason := self.damaged.get(name)) is not None:
-            raise DataFailed(f"{reason}; mend or remove it, and restart the broker")
+        self._runtime.flush()
 
     def _check_room(self, name: str) -> None:
         self._peers.check_limit(name)
-        if len(self.by_name) >= (most := self._hub.settings.streams):
+        if len(self.by_name) >= (most := self._runtime.settings.streams):
             raise LimitExceeded(f"there are {most} streams already (setting streams)", code=Code.TOO_MANY_STREAMS)
         used, most = handles()
         if used + _HANDLES > most:
@@ -300,11 +283,6 @@ class Streams:
     def has_ended(self, name: str) -> bool:
         """Whether a stream of this name was removed."""
         return name in self._ends
-
-    def number(self) -> int:
-        """A number that no other stream has."""
-        self._numbers += 1
-        return self._numbers - 1
 
     def _check(self, config: StreamConfig) -> None:
         if config.store == "disk" and self._folder is None:
@@ -352,7 +330,7 @@ class Streams:
             stream.unsettled = self._unsettled and not stream.new and config.store == "disk"
             stream.miss(gone)
             try:
-                await self._hub.channels.added(stream)
+                await self._channels.added(stream)
             except BaseException:
                 await stream.close()
                 raise
@@ -377,32 +355,39 @@ class Streams:
             if address is None:
                 raise DataFailed(f"stream {config.name!r} needs a data folder for its SQLite file")
             return await DatabaseStream.open(
-                self._hub, number, config, folder, self._databases, address, self._ends.begin(config)
+                self._runtime,
+                self._channels,
+                number,
+                config,
+                folder,
+                self._databases,
+                address,
+                self._ends.begin(config),
             )
         place = folder / LOG if folder else None
         native = environment.open_log(place, name=config.name, begin=self._ends.begin(config), **settings(config))
-        stream = Stream(self._hub, number, config, native, folder)
+        stream = Stream(self._runtime, self._channels, number, config, native, folder)
         stream.report_damage()
         return stream
 
     def _lend(self, stream: Stream) -> None:
         patterns = None if stream.config.name == DEFAULT else list(stream.config.topics)
-        self._hub.engine.add_stream(stream.number, stream.config.name, self._guid, stream.log, patterns)
+        self._runtime.engine.add_stream(stream.number, stream.config.name, self._guid, stream.log, patterns)
         stream.report_level()
-        self._hub.disk.added(stream)
+        self._disk.added(stream)
 
     # Time.
 
     def later(self, number: int, when: int, offset: int) -> None:
         """Schedule the release of a delayed message."""
         heapq.heappush(self._due, (when, number, offset))
-        self._hub.clock.arm()
+        self._runtime.arm()
 
     def deadline(self) -> float | None:
         """The time, by the loop's clock, at which expire() has to be called next."""
         ahead = self._trimmed + _TRIM
         if self._due:
-            ahead = min(ahead, self._hub.loop.time() + max(self._due[0][0] - environment.time_ns(), 0) / BILLION)
+            ahead = min(ahead, self._runtime.loop.time() + max(self._due[0][0] - environment.time_ns(), 0) / BILLION)
         return ahead
 
     def expire(self, now: float) -> None:
@@ -431,14 +416,10 @@ class Streams:
         if found[0] != offset or not found[2]:
             if stream.first <= offset:  # otherwise retention has removed it, which is logged
                 log.error("stream %r: the due message at offset %d is damaged, and is lost", stream.config.name, offset)
-        elif not self._hub.engine.release(stream.number, found[2]):
+        elif not self._runtime.engine.release(stream.number, found[2]):
             self.later(stream.number, environment.time_ns() + _AGAIN, offset)
 
     def _release_fetched(self, stream: Stream, offset: int) -> None:
         if self.by_name.get(stream.config.name) is stream:
             self._release(stream, offset)
-            self._hub.flush()
-
-
-def later(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.streams.later(*event[1:])
+            self._runtime.flush()

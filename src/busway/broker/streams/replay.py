@@ -16,12 +16,13 @@ import msgspec
 from busway._core import Selection
 from busway.broker.peers import PeerStream, Reader
 from busway.broker.streams.stream import Stream, takes
+from busway.broker.streams.table import StreamTable
 from busway.common import environment
 from busway.errors import BusError, Code, InvalidRule, OutOfRange
 from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.broker")
 
@@ -69,10 +70,11 @@ class _Cursor:
 
 
 class Replays:
-    """All subscriptions of one hub that ask for stored messages."""
+    """All subscriptions of one broker that ask for stored messages."""
 
-    def __init__(self, hub: "Hub") -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", streams: StreamTable) -> None:
+        self._runtime = runtime
+        self._streams = streams
         self._asked: dict[int, dict[int, _Asked]] = {}
         """The subscriptions, by connection and number."""
         self._behind: dict[int, dict[tuple[int, int], _Cursor]] = {}
@@ -87,10 +89,10 @@ class Replays:
         where = _Since(since)
         selection = Selection(pattern, rules)
         asked = self._asked.setdefault(conn, {})[sub] = _Asked(pattern, selection, rules, where)
-        for stream in self._hub.streams.by_name.values():
+        for stream in self._streams.by_name.values():
             if stream.takes(pattern):
                 cursor = _Cursor(conn, sub, stream, selection, None)
-                cursor.next = where.offset(stream, self._hub.guid, partial(self._begins, cursor))
+                cursor.next = where.offset(stream, self._runtime.guid, partial(self._begins, cursor))
                 self._add(cursor)
         for remote in self._remote.values():
             self._follow_remote(conn, sub, asked, remote, late=False)
@@ -101,8 +103,8 @@ class Replays:
             text = "since= and group= can't be combined; to share stored messages among consumers use a channel"
             raise InvalidRule(text)
         for (guid, name), offset in _Since(since).begins.items():
-            stream = self._hub.streams.by_name.get(name)
-            if guid == self._hub.guid and stream is not None and offset > stream.safe:
+            stream = self._streams.by_name.get(name)
+            if guid == self._runtime.guid and stream is not None and offset > stream.safe:
                 raise OutOfRange(
                     f"since: the stream {name!r} has the offsets {stream.first} to {stream.safe - 1}, and none "
                     f"before {offset}: it has lost its end, or that is a position of another stream"
@@ -110,7 +112,7 @@ class Replays:
 
     def _add(self, cursor: _Cursor) -> None:
         stream = cursor.stream
-        self._hub.engine.add_cursor(cursor.conn, cursor.sub, stream.number)
+        self._runtime.engine.add_cursor(cursor.conn, cursor.sub, stream.number)
         self._behind_by(cursor)
         if cursor.next is not None:
             self._begins(cursor, cursor.next)
@@ -121,7 +123,7 @@ class Replays:
         if self._behind.get(conn, {}).get((sub, number)) is cursor:
             cursor.next = offset
             # An empty gap reports the start position, so that the client can resume from it after a lost connection.
-            self._hub.engine.tell_gap(conn, sub, number, offset, offset)
+            self._runtime.engine.tell_gap(conn, sub, number, offset, offset)
             self.plan(conn)
 
     def _behind_by(self, cursor: _Cursor) -> None:
@@ -163,7 +165,7 @@ class Replays:
 
     def fell_behind(self, conn: int, sub: int, number: int, offset: int) -> None:
         """The engine had no room for a live record: replay from this offset."""
-        stream = next((one for one in self._hub.streams.by_name.values() if one.number == number), None)
+        stream = next((one for one in self._streams.by_name.values() if one.number == number), None)
         remote = self._remote.get(number)
         if (asked := self._asked.get(conn, {}).get(sub)) is None:
             return
@@ -194,7 +196,7 @@ class Replays:
                 cursor = behind.pop(key)
                 begin = cursor.next if cursor.held is None else offset_of(cursor.held)
                 if begin is not None and begin < stream.safe:
-                    self._hub.engine.tell_gap(conn, key[0], stream.number, begin, stream.safe)
+                    self._runtime.engine.tell_gap(conn, key[0], stream.number, begin, stream.safe)
                     count += 1
         return count
 
@@ -204,7 +206,7 @@ class Replays:
         """Schedule reading for a connection."""
         if conn not in self._planned and self._behind.get(conn):
             self._planned.add(conn)
-            self._hub.loop.call_soon(self._work, conn)
+            self._runtime.loop.call_soon(self._work, conn)
 
     def _work(self, conn: int) -> None:
         self._planned.discard(conn)
@@ -215,14 +217,14 @@ class Replays:
             except BusError as error:
                 name = cursor.stream.name
                 log.error("stream %r can't be read, and is retried: %s", name, error)  # noqa: TRY400, a disk error
-                self._hub.loop.call_later(_RETRY, self.plan, conn)
-        self._hub.flush()
+                self._runtime.loop.call_later(_RETRY, self.plan, conn)
+        self._runtime.flush()
         if more:
             self.plan(conn)
 
     def _read(self, key: tuple[int, int], cursor: _Cursor) -> bool:
         """Deliver some blocks. True: there are more, and the connection has room."""
-        engine, (sub, number) = self._hub.engine, key
+        engine, (sub, number) = self._runtime.engine, key
         for _ in range(_TURN):
             if cursor.next is None or not engine.has_room(cursor.conn, sub):
                 return False
@@ -241,7 +243,7 @@ class Replays:
             if end and behind <= gone:
                 # The mirror of another node may have less than that node has sent itself, and a stream that is being
                 # restored from its mirror may not be completely written yet.
-                self._hub.loop.call_later(_SOON if cursor.reader is None else _RETRY, self.plan, cursor.conn)
+                self._runtime.loop.call_later(_SOON if cursor.reader is None else _RETRY, self.plan, cursor.conn)
                 return False
         return True
 
@@ -252,7 +254,7 @@ class Replays:
         stream = cursor.stream
         assert isinstance(stream, Stream)
         if stream.awaited and offset > stream.safe:  # the subscription had more: wait until it is restored
-            self._hub.loop.call_later(_RETRY, self.plan, cursor.conn)
+            self._runtime.loop.call_later(_RETRY, self.plan, cursor.conn)
             return None
         found = stream.read(offset, _BLOCK, cursor.again)
         if found is None:
@@ -320,10 +322,3 @@ class _Since:
             return stream.safe
         moment = self._value if self._kind == "time" else environment.time_ns() - self._value
         return stream.begin_at(min(max(moment, 0), _MOST), found)
-
-
-# The functions of the hub's event table.
-
-
-def behind(hub: "Hub", event: tuple[Any, ...]) -> None:
-    hub.replays.fell_behind(*event[1:])

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -20,7 +20,7 @@ from busway.streams import DEFAULT, LEVELS, Level, Safety, StreamConfig
 
 if TYPE_CHECKING:
     from busway.broker.channels.driver import ProgressLog
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.broker")
 
@@ -32,15 +32,46 @@ FOREVER: Final = 2**64 - 1
 """The value of `hold` that holds no message."""
 
 
+class StreamChannels(Protocol):
+    """The channels of all streams, as a stream sees them. `channels.manager` has them."""
+
+    async def added(self, stream: "Stream") -> None:
+        """Open the channels of a new or reopened stream."""
+
+    async def removed(self, stream: "Stream") -> None:
+        """End the channels of a removed stream."""
+
+    def changed(self, stream: "Stream") -> None:
+        """The settings of a stream have changed."""
+
+    def trimmed(self, stream: "Stream") -> None:
+        """Retention has removed messages from a stream."""
+
+    def floor(self, stream: "Stream", channel: str) -> int | None:
+        """A channel has finished all offsets below this one; None: there is no such channel."""
+
+    def figures(self, number: int) -> list[dict[str, Any]]:
+        """The figures of all channels of a stream."""
+
+
 class Stream:
     """One stream: its settings, its log and its state."""
 
-    def __init__(self, hub: "Hub", number: int, config: StreamConfig, log: Log, folder: Path | None) -> None:
+    def __init__(
+        self,
+        runtime: "Runtime",
+        channels: StreamChannels,
+        number: int,
+        config: StreamConfig,
+        log: Log,
+        folder: Path | None,
+    ) -> None:
         self.number = number
         self.config = config
         self.log = log
         self.folder = folder
-        self._hub = hub
+        self._runtime = runtime
+        self._channels = channels
         self._stuck = False
         self._failure: str | None = None
         self._reported: set[tuple[str, int, int, int | None, str]] = set()
@@ -99,18 +130,18 @@ class Stream:
 
     def report_level(self) -> None:
         """Set the level that the engine reports to clients with the next acknowledgement."""
-        self._hub.engine.set_level(self.number, LEVELS.index(self.level))
+        self._runtime.engine.set_level(self.number, LEVELS.index(self.level))
 
     # Start and stop.
 
     def start(self) -> None:
         """Watch the log for writes of its thread."""
         if (handle := self.log.fileno()) is not None:
-            self._hub.loop.add_reader(handle, self._rung)
+            self._runtime.loop.add_reader(handle, self._rung)
 
     def _stop_listening(self) -> None:
         if (handle := self.log.fileno()) is not None:
-            self._hub.loop.remove_reader(handle)
+            self._runtime.loop.remove_reader(handle)
 
     async def close(self) -> None:
         """Store queued messages, and close the log."""
@@ -128,7 +159,7 @@ class Stream:
         self.config = config
         self.log.set(**settings(config))
         self.report_level()
-        self._hub.channels.changed(self)
+        self._channels.changed(self)
 
     def _rung(self) -> None:
         self.log.hear()
@@ -155,7 +186,7 @@ class Stream:
         self._failure = failure
 
     def _commit(self) -> None:
-        self._hub.handle(self._hub.engine.commit(self.number))
+        self._runtime.handle(self._runtime.engine.commit(self.number))
 
     def report_damage(self) -> None:
         """Log damage that was found and not reported yet."""
@@ -203,7 +234,7 @@ class Stream:
                 log.error("stream %r: %s", self.config.name, error)  # noqa: TRY400, a disk error
             delayed, self._delayed = self._delayed, {}
             for again in delayed:
-                self._hub.loop.call_soon(again)
+                self._runtime.loop.call_soon(again)
 
     @property
     def _holed(self) -> bool:
@@ -297,7 +328,7 @@ class Stream:
             log.warning("stream %r: old messages can't be removed: %s", self.config.name, error)
             return
         self._report_held(self.log.held[0])
-        self._hub.channels.trimmed(self)
+        self._channels.trimmed(self)
         self._report_dropped()
         if records:
             log.debug("stream %r: %d old messages, %d bytes removed", self.config.name, records, size)
@@ -306,7 +337,7 @@ class Stream:
         """The offset from which on no message may be removed."""
         if (channel := self.config.retain_until) is None:
             return FOREVER
-        floor = self._hub.channels.floor(self, channel)
+        floor = self._channels.floor(self, channel)
         if floor is None and not self._channel_missing:
             log.warning(
                 "stream %r removes no message before its channel %r has finished it, and there is no such channel: "
@@ -369,7 +400,7 @@ class Stream:
             "mirrored": self.mirrored,
             "level": self.level,
             "topic_count": self.log.topic_count,
-            "channels": self._hub.channels.figures(self.number),
+            "channels": self._channels.figures(self.number),
         }
 
 

@@ -76,7 +76,7 @@ class Links:
             self._cluster.name,
             hub.name,
             tuple(self._cluster.advertise) or advertised(addresses),
-            hub.since,
+            hub.runtime.since,
             hub.settings.frame,
         )
         self._members = Membership(me, listed(self._cluster.servers), chance=environment.chance)
@@ -228,7 +228,7 @@ class Links:
             if not isinstance(nonce, bytes) or len(nonce) != NONCE:
                 raise Stranger(f"a nonce must have {NONCE} bytes")  # noqa: TRY301 - like errors of read_node
         except (Stranger, KeyError, TypeError) as error:
-            self._hub.faults += 1
+            self._hub.runtime.faults += 1
             self._failed(conn, Code.HANDSHAKE, f"node: {error}")
             return
         peer.other_nonce = nonce
@@ -256,7 +256,7 @@ class Links:
         return peer
 
     def _fault(self, peer: Peer, text: str) -> None:
-        self._hub.faults += 1
+        self._hub.runtime.faults += 1
         self._failed(peer.session.conn, Code.PROTOCOL, text)
 
     def _check_proof(self, conn: int, peer: Peer) -> None:
@@ -345,21 +345,21 @@ class Links:
             return True
         peer.welcomed = True
         hub, node = self._hub, peer.node
-        hub.clients += 1
-        peer.session.admitted(hub.clients, node.incarnation, node.name, proof=True)
+        hub.runtime.clients += 1
+        peer.session.admitted(hub.runtime.clients, node.incarnation, node.name, proof=True)
         peer.session.node = True
         if peer.attempt is not None:
             return True
         welcome = {
             "name": hub.name,
             "guid": hub.guid,
-            "client": hub.clients,
+            "client": hub.runtime.clients,
             "agent": AGENT,
             "heartbeat": hub.settings.heartbeat,
             "node": self._introduction(peer.nonce),
         }
         packed = msgspec.msgpack.encode(welcome)
-        return hub.engine.admit_node(conn, node.incarnation, node.name, hub.clients, PROTOCOL, packed)
+        return hub.engine.admit_node(conn, node.incarnation, node.name, hub.runtime.clients, PROTOCOL, packed)
 
     def _introduction(self, nonce: bytes) -> Mapping[str, Any]:
         return {**msgspec.to_builtins(self.members.me), "nonce": nonce}
@@ -404,7 +404,7 @@ class Links:
                 "node": self._introduction(nonce),
             }
             connected = partial(self._connected, action.attempt, nonce)
-            factory = partial(Outgoing, hub, address.scheme, msgspec.msgpack.encode(hello), connected)
+            factory = partial(Outgoing, hub.runtime, address.scheme, msgspec.msgpack.encode(hello), connected)
             try:
                 await dial(address, factory, tls=self._cluster.tls, timeout=action.timeout)
             except BusError as error:

@@ -14,7 +14,7 @@ from busway.cluster.node import Node
 from busway.common import environment
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
 
 
 @dataclass(slots=True, eq=False)
@@ -54,8 +54,8 @@ class Outgoing(Session):
 
     _awaited = "WELCOME"
 
-    def __init__(self, hub: "Hub", scheme: str, hello: bytes, made: "Callable[[Outgoing], None]") -> None:
-        super().__init__(hub, scheme)
+    def __init__(self, runtime: "Runtime", scheme: str, hello: bytes, made: "Callable[[Outgoing], None]") -> None:
+        super().__init__(runtime, scheme)
         self._hello = hello
         self._made = made
 
@@ -73,7 +73,7 @@ class Outgoing(Session):
         return text if self.accepted else f"no broker answers at this address, check the port ({text})"
 
     def _enter(self, write: Callable[[memoryview], object]) -> int:
-        return self._hub.engine.dial(write, self._hello)
+        return self._runtime.engine.dial(write, self._hello)
 
 
 def new_nonce() -> bytes:

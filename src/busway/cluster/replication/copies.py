@@ -51,7 +51,7 @@ class Copy(Stream):
     def __init__(
         self, hub: "Hub", guid: str, config: StreamConfig, native: Log, folder: Path, rung: "Callable[[Copy], object]"
     ) -> None:
-        super().__init__(hub, hub.streams.number(), config, native, folder)
+        super().__init__(hub.runtime, hub.channels, hub.streams.number(), config, native, folder)
         self._notify = rung
         self.copied = guid
         self.journal = Journal(folder, copy=True)

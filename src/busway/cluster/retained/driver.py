@@ -160,8 +160,8 @@ class RetainedDriver(NodeProtocolHandler, RetainedPeers):
         if sender not in self._clients:
             if len(self._clients) > self._hub.settings.interest:
                 self._clients.clear()
-            self._hub.clients += 1
-            self._clients[sender] = self._hub.clients
+            self._hub.runtime.clients += 1
+            self._clients[sender] = self._hub.runtime.clients
         try:
             new = word.kept(self._clients[sender])
         except (struct.error, msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:

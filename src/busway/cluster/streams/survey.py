@@ -238,7 +238,7 @@ class Survey(NodeProtocolHandler):
             if what == _SEEK and not self._hub.peers.channels.owns(guid):
                 raise StoreFailed("this node may not own the channel any more; try again in a few seconds")
         if what == _LIST:
-            return [own_figures(self._hub, driver) for driver in found], 0, [], []
+            return [own_figures(driver, self._hub.channels.consumers) for driver in found], 0, [], []
         return [], await channels.seek(found[0], start), [], []
 
     async def _letters(
@@ -251,7 +251,11 @@ class Survey(NodeProtocolHandler):
                 code=Code.NO_STREAM,
             )
         driver, letters = self._hub.channels.get(stream, channel or ""), letters_of(start[1])
-        return await (look(driver, letters) if what == _DEAD else redrive(self._hub, driver, letters))
+        return await (
+            look(driver, letters)
+            if what == _DEAD
+            else redrive(self._hub.runtime, self._hub.peers.channels, driver, letters)
+        )
 
     def _stream_figures(self, name: str, guid: str) -> list[dict[str, Any]]:
         """Figures of this node's streams, or of its replicas of another node's."""

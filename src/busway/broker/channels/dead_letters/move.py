@@ -7,6 +7,7 @@ recorded that.
 
 import hashlib
 import logging
+from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -18,11 +19,13 @@ from busway.broker.channels.dead_letters.stream import DeadStream
 from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.state.actions import MoveToDeadLetters
 from busway.broker.streams.stream import BILLION
+from busway.broker.streams.table import StreamTable
 from busway.common import environment
 from busway.errors import BusError, Code
+from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.broker")
 
@@ -41,11 +44,16 @@ FIELDS: Final = frozenset(
 
 
 class DeadLetters:
-    """Stores the dead letters of all channels of a hub."""
+    """Stores the dead letters of all channels of a broker."""
 
-    def __init__(self, hub: "Hub") -> None:
-        self._hub = hub
-        self._stream = DeadStream(hub)
+    def __init__(
+        self,
+        runtime: "Runtime",
+        streams: StreamTable,
+        create_stream: Callable[[StreamConfig], Awaitable[object]],
+    ) -> None:
+        self._runtime = runtime
+        self._stream = DeadStream(runtime, streams, create_stream)
         self._tickets = count(1)
         self._under_way: dict[int, tuple[ChannelDriver, int]] = {}
         """By ticket: the channel of a letter that is being stored, and the offset of its message."""
@@ -94,14 +102,14 @@ class DeadLetters:
                 "dead_offset": offset,
                 "dead_topic": topic,
                 "dead_deliveries": deliveries,
-                "dead_part": driver.stream.copied or self._hub.guid,
+                "dead_part": driver.stream.copied or self._runtime.guid,
                 "dead_epoch": driver.machine.epoch,
             }
             ticket = next(self._tickets)
             session = self._session(driver, offset)
             self._under_way[ticket] = driver, offset
             try:
-                self._hub.engine.store(
+                self._runtime.engine.store(
                     ticket, driver.dead_topic, sender, when, session, msgspec.msgpack.encode(fields), payload
                 )
             except BusError as error:
@@ -115,7 +123,7 @@ class DeadLetters:
         times = {"dead_first": first, "dead_last": last}
         found = {f"dead_{name}": value for name, value in msgspec.structs.asdict(failure).items() if value}
         found |= {name: wall - int((now - when) * BILLION) for name, when in times.items() if when}
-        return found | {"dead_time": wall, "dead_broker": self._hub.guid, "dead_node": self._hub.name}
+        return found | {"dead_time": wall, "dead_broker": self._runtime.guid, "dead_node": self._runtime.name}
 
     def stored(self, ticket: int, code: int, text: str) -> None:
         """Pass the result of storing a dead letter to its channel."""
@@ -139,5 +147,5 @@ class DeadLetters:
 
     def _session(self, driver: ChannelDriver, offset: int) -> int:
         """A publisher session for one dead letter, so that the stream recognises one that it has stored already."""
-        text = f"{self._hub.guid} {driver.stream.config.name} {driver.name} {driver.machine.epoch} {offset}"
+        text = f"{self._runtime.guid} {driver.stream.config.name} {driver.name} {driver.machine.epoch} {offset}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) | 1

@@ -16,7 +16,8 @@ from busway.common import environment
 from busway.errors import Code, Rejected, StoreFailed
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.peers import ChannelPeers
+    from busway.broker.runtime import Runtime
 
 MOST: Final = 1000
 """The most letters of one request."""
@@ -64,14 +65,14 @@ async def look(driver: ChannelDriver, letters: list[Letter]) -> list[int]:
     return [_status(driver, letter, existing) for letter in letters]
 
 
-async def redrive(hub: "Hub", driver: ChannelDriver, letters: list[Letter]) -> list[int]:
+async def redrive(runtime: "Runtime", peers: "ChannelPeers", driver: ChannelDriver, letters: list[Letter]) -> list[int]:
     """Send letters back; the status of each."""
     existing = await _existing(driver, letters)
     name, stream = driver.name, driver.stream
     if driver.over:
         raise Rejected(f"the channel {name!r} was removed", code=Code.NO_CHANNEL)
     machine = driver.machine
-    if machine.suspended or not hub.peers.channels.owns(stream.copied):
+    if machine.suspended or not peers.owns(stream.copied):
         raise StoreFailed(f"channel {name!r}: the mirror of this broker may deliver from it now; redrive again later")
     found = [_status(driver, letter, existing) for letter in letters]
     sent = [letter for letter, status in zip(letters, found, strict=True) if status is Status.OPEN]
@@ -79,7 +80,7 @@ async def redrive(hub: "Hub", driver: ChannelDriver, letters: list[Letter]) -> l
     order_by = machine.config.order_by
     keys = {letter.offset: key_of(*existing[letter.offset], order_by) for letter in sent} if order_by else None
     written = driver.do(machine.redrive([(letter.offset, letter.epoch) for letter in sent], driver.now, keys))
-    hub.flush()
+    runtime.flush()
     if written is not None:
         await written
     return [
