@@ -59,10 +59,10 @@ class Hub:
         self.handle, self.flush, self.unexpected = runtime.handle, runtime.flush, runtime.unexpected
         self.generations = Generations()
         self.events = ClusterEvents(runtime)
+        self.table = table = StreamTable("memory" if folder is None else "disk")
         self.peers = ALONE if nodes is None else nodes(self)
         """The other brokers of its cluster. Each driver below gets the interface that it needs."""
         members = self.peers.members
-        table = StreamTable("memory" if folder is None else "disk")
         self.disk = DiskWatch(runtime, folder, table, self.events)
         self.replays = Replays(runtime, table)
         self.channels = Channels(runtime, table, self.peers.channels, members, self._create_stream)

@@ -1,7 +1,7 @@
 """Wires a broker as a node of its cluster: makes the parts by constructor arguments, and passes calls to them.
 
-The broker's hub makes the mesh and gets its five interfaces, `peers`. A part that needs a later one gets a method of
-the mesh.
+The broker's hub makes the mesh and gets its five interfaces, `peers`. A part that needs a later one, or a driver that
+the hub makes after the mesh, gets a method of the mesh.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,11 @@ from busway.cluster.streams.survey import Survey
 from busway.errors import Rejected
 
 if TYPE_CHECKING:
+    from busway.broker.channels.consuming import ChannelConsumers
+    from busway.broker.channels.manager import Channels
     from busway.broker.hub import Hub
+    from busway.broker.server_list import ServerList
+    from busway.broker.services.requests import SharedRequests
 
 _SHORTEST: Final = 4
 """The fewest digits of a guid that identify a node."""
@@ -54,8 +58,9 @@ class Mesh(Members):
     def __init__(self, hub: "Hub", cluster: Cluster) -> None:
         self._hub = hub
         self._cluster = cluster
-        self.status = ClusterStatus(hub, self, cluster.name)
-        self.reports = LinkReports(hub, cluster.name, self.status)
+        runtime = hub.runtime
+        self.status = ClusterStatus(runtime, hub.events, self, cluster.name, retained=self._retained_count)
+        self.reports = LinkReports(self._server_list, cluster.name, self.status)
         self._retained = RetainedDriver(hub)
         self._barrier = Barrier(hub.engine.ping)
         self.agreement = Agreement(hub, self.status.definition)
@@ -63,8 +68,8 @@ class Mesh(Members):
         # Streams and channels of other nodes. This node's own copies answer like a node: see SELF.
         self._remote = RemoteStreams(hub, self._deliverer, self._ask_here)
         self._provider = StreamProvider(hub, self._copies, self._remote.heard_here)
-        self._remote_consumers = RemoteConsumers(hub, self._remote, self._host_here)
-        self._host = ConsumerHost(hub, self._remote_consumers.heard)
+        self._remote_consumers = RemoteConsumers(runtime, self._consumers, self._remote, self._host_here)
+        self._host = ConsumerHost(runtime, self._consumers, self._remote_consumers.heard)
         self._lookup = PublishLookup(hub, self._copies)
         self._survey = Survey(hub, self._copies, self._remote.guids, self._why_stalled)
 
@@ -75,7 +80,13 @@ class Mesh(Members):
         replica = None
         if hub.folder is not None:
             replica = ReplicaDriver(
-                hub, cluster.mirror_of, hub.folder, send, missing=self._mirror_missing, known=self._known_nodes
+                runtime,
+                self,
+                cluster.mirror_of,
+                hub.folder,
+                send,
+                missing=self._mirror_missing,
+                known=self._known_nodes,
             )
         self.ownership = ChannelOwnership(
             hub,
@@ -90,7 +101,9 @@ class Mesh(Members):
         )
         recovery = ChannelRecovery(hub, send, self.agreement.removed)
         self.replication = PrimaryDriver(
-            hub,
+            runtime,
+            hub.table,
+            self.channels,
             cluster,
             known,
             progress,
@@ -100,9 +113,10 @@ class Mesh(Members):
             self.ownership,
             notice=self.status.mirror,
             stopping=self._is_stopping,
+            removed=self._stream_removed,
         )
 
-        services = Services(hub)
+        services = Services(runtime, self._shared_requests)
         self._handlers = (
             self._retained,
             self.agreement,
@@ -117,7 +131,7 @@ class Mesh(Members):
             self._survey,
             self._barrier,
         )
-        self.links = Links(hub, cluster, self._handlers, notice=self._on_notice, stopping=self._on_stopping)
+        self.links = Links(runtime, cluster, self._handlers, notice=self._on_notice, stopping=self._on_stopping)
         self.peers = Peers(
             self,
             ClusterStreams(
@@ -134,6 +148,35 @@ class Mesh(Members):
             self._retained,
             services,
         )
+
+    # What the parts ask of the broker's drivers, once these are made.
+
+    def channels(self) -> "Channels":
+        """The channels of this broker."""
+        return self._hub.channels
+
+    def number(self) -> int:
+        """A number that no other stream of this broker has."""
+        return self._hub.table.number()
+
+    def copied(self, guid: str, stream: Stream, *, there: bool) -> None:
+        """This broker has a replica of another node's stream, or has it no longer."""
+        self._provider.copied(guid, stream, there=there)
+
+    def _consumers(self) -> "ChannelConsumers":
+        return self._hub.channels.consumers
+
+    def _shared_requests(self) -> "SharedRequests":
+        return self._hub.services.asking
+
+    def _server_list(self) -> "ServerList":
+        return self._hub.server_list
+
+    def _retained_count(self) -> int:
+        return len(self._hub.retained.box)
+
+    def _stream_removed(self, name: str) -> bool:
+        return self._hub.streams.has_ended(name)
 
     # What the parts ask of each other, once all of them are made.
 
@@ -302,4 +345,4 @@ class Mesh(Members):
 
     def _on_stopping(self, guid: str) -> None:
         self.ownership.left(guid)
-        self._hub.server_list.changed()
+        self._server_list().changed()

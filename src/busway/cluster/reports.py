@@ -1,6 +1,7 @@
 """Reports links that come, fail and end: in the log, to clients whose server list changes, and as counters."""
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from busway.cluster.links.links import Links
@@ -9,7 +10,7 @@ from busway.cluster.node import Node
 from busway.cluster.status import ClusterStatus
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.server_list import ServerList
 
 log = logging.getLogger("busway.cluster")
 link_log = logging.getLogger("busway.cluster.links")
@@ -22,8 +23,8 @@ _LEVELS: Final = {"linked": logging.INFO, "forgotten": logging.INFO}
 class LinkReports:
     """What one node reports about its links."""
 
-    def __init__(self, hub: "Hub", cluster: str, status: ClusterStatus) -> None:
-        self._hub = hub
+    def __init__(self, server_list: "Callable[[], ServerList]", cluster: str, status: ClusterStatus) -> None:
+        self._server_list = server_list
         self._cluster = cluster
         self._status = status
         self.refused = 0
@@ -38,7 +39,7 @@ class LinkReports:
     def notice(self, notice: Notice, links: Links) -> None:
         """Something happened to a link or a node."""
         if notice.kind in {"up", "down", "forgotten"}:
-            self._hub.server_list.changed()
+            self._server_list().changed()
             self._count_lost(notice, stopping=links.started and notice.guid in links.members.stopped)
         self.refused += notice.times * (notice.kind == "refused")
         self.conflicts += notice.times * (notice.kind == "conflict")
@@ -72,7 +73,7 @@ class LinkReports:
         elif notice.guid in self._lost:
             self._lost.discard(notice.guid)
             if notice.kind == "up":
-                self._hub.server_list.apart()
+                self._server_list().apart()
 
     def _state(self, notice: Notice) -> str:
         """The state of a node in a word. If the log has reported that it is down, its return is a warning, too."""

@@ -4,15 +4,16 @@ The mesh owns it and reports events to it.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from busway.broker.admin.events import CLUSTER
+from busway.broker.admin.events import CLUSTER, ClusterEvents
 from busway.cluster.members.actions import Notice
 from busway.cluster.node import Node
 from busway.common import environment
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
     from busway.cluster.mesh import Mesh
 
 TRIP: Final = 2
@@ -34,8 +35,13 @@ _MIRROR: Final = {
 class ClusterStatus:
     """The status of a cluster at one node."""
 
-    def __init__(self, hub: "Hub", mesh: "Mesh", name: str) -> None:
-        self._hub = hub
+    def __init__(
+        self, runtime: "Runtime", events: ClusterEvents, mesh: "Mesh", name: str, *, retained: Callable[[], int]
+    ) -> None:
+        """`retained` returns the number of retained messages."""
+        self._runtime = runtime
+        self._events = events
+        self._retained = retained
         self._mesh = mesh
         self._name = name
         self._since: dict[str, float] = {}
@@ -57,7 +63,7 @@ class ClusterStatus:
 
     def tell(self, kind: str, text: str, **fields: Any) -> None:
         """Publish an event to subscribed clients of this node."""
-        self._hub.events.tell(f"{CLUSTER}/{kind}", {"cluster": self._name, "kind": kind, **fields}, text)
+        self._events.tell(f"{CLUSTER}/{kind}", {"cluster": self._name, "kind": kind, **fields}, text)
 
     def mirror(self, kind: str, about: dict[str, Any]) -> None:
         """Publish an event about this node and its mirrors."""
@@ -69,7 +75,7 @@ class ClusterStatus:
     def definition(self, kind: str, key: str, text: str, node: Node | None) -> None:
         """Publish that a node (None: this one) could not apply a stream or channel, or has done so now."""
         stream, _, channel = key.partition("/")
-        name, guid = (self._hub.name, self._hub.guid) if node is None else (node.name, node.guid)
+        name, guid = (self._runtime.name, self._runtime.guid) if node is None else (node.name, node.guid)
         more = {"stream": stream} | ({"channel": channel} if channel else {})
         self.tell(kind, text, node=name, guid=guid, **more)
 
@@ -83,9 +89,9 @@ class ClusterStatus:
     async def figures(self) -> dict[str, Any]:
         """All figures, with round trips measured now."""
         await self._measure()
-        members, hub = self._mesh.members, self._hub
+        members, runtime = self._mesh.members, self._runtime
         linked = members.linked
-        stats = hub.engine.stats()
+        stats = runtime.engine.stats()
         mirroring = self._mesh.replication.figures() | self._mesh.ownership.figures()
         stopped = members.stopped
         behind = {mirror["guid"]: mirror["behind"] for mirror in mirroring["mirrors"]}
@@ -95,7 +101,7 @@ class ClusterStatus:
                 others[node.guid] = node
         return {
             "cluster": self._name,
-            "guid": hub.guid,
+            "guid": runtime.guid,
             "nodes": [
                 _node(members.me) | {"state": "this", "link": None},
                 *(
@@ -119,7 +125,7 @@ class ClusterStatus:
             "lacking": self._mesh.agreement.figures(),
             "mirroring": mirroring,
             "interest": stats["interest"],
-            "kept": len(hub.retained.box),
+            "kept": self._retained(),
             "refused": self._mesh.reports.refused,
             "conflicts": self._mesh.reports.conflicts,
         }
@@ -136,9 +142,9 @@ class ClusterStatus:
     def _link(self, guid: str, conn: int | None) -> dict[str, Any]:
         """Figures of a link. Its subscriptions are those of the other node."""
         link: dict[str, Any] = {"up": conn is not None, "since": self._since.get(guid)}
-        if conn is None or (session := self._hub.sessions.get(conn)) is None:
+        if conn is None or (session := self._runtime.sessions.get(conn)) is None:
             return link | {"why": self._mesh.members.why(guid)}
-        figures = self._hub.engine.connection(conn)
+        figures = self._runtime.engine.connection(conn)
         return link | {
             "peer": session.peer(),
             "over": session.scheme,
@@ -159,8 +165,8 @@ class ClusterStatus:
         now = environment.perf_counter()
         for conn in conns - self._sent.keys():  # another call may wait for the same answer
             self._sent[conn] = now
-            self._hub.engine.ping(conn, TRIP)
-        self._hub.flush()
+            self._runtime.engine.ping(conn, TRIP)
+        self._runtime.flush()
         try:
             async with asyncio.timeout(_PATIENCE):
                 while conns & self._sent.keys() & set(self._mesh.members.linked.values()):

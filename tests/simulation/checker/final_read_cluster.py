@@ -6,7 +6,7 @@ The survey reads the links from the brokers' state. For everything else it conne
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import busway
 from busway.cluster.mesh import Mesh
@@ -18,9 +18,6 @@ from tests.simulation.workload.client import CHANNEL, RETRY
 from tests.simulation.workload.cluster_client import BRIEF, Member, received_by
 from tests.simulation.workload.history import History, Key, key_of, payload
 
-if TYPE_CHECKING:
-    from busway.broker.hub import Hub
-
 NAME: Final = "auditor"
 _SOON: Final = 10.0
 """Seconds within which a message must arrive."""
@@ -30,15 +27,9 @@ _PROBES: Final = 3
 _TRIES: Final = 10
 
 
-def _hub(node: Node) -> "Hub":
-    if node.server is None:
-        raise RuntimeError(f"{node.name} does not run")
-    return node.server._running()
-
-
 def _links(node: Node) -> dict[str, int]:
     """Return the connections of a node's links, by the guids of the linked nodes."""
-    mesh = _hub(node).peers.members
+    mesh = node.hub.peers.members
     assert isinstance(mesh, Mesh), "the node is in a cluster"
     return mesh.members.linked
 
@@ -57,7 +48,7 @@ def wrong_interest(nodes: Sequence[Node]) -> Iterator[str]:
     """Find nodes that know another interest of a peer than it has, and nodes with more than one link to a peer."""
     by_guid = {node.server.guid: node for node in nodes if node.server is not None}
     for node in nodes:
-        hub, links = _hub(node), _links(node)
+        hub, links = node.hub, _links(node)
         between = sum(session.node for session in hub.sessions.values())
         if not between == len(links) == hub.engine.stats()["links"] == len(nodes) - 1:
             yield f"{node.name} has {between} connections to nodes and {len(links)} links; there are {len(nodes)} nodes"
@@ -66,7 +57,7 @@ def wrong_interest(nodes: Sequence[Node]) -> Iterator[str]:
                 yield f"{node.name} is linked to a node that does not run"
                 continue
             figures, peer = hub.engine.connection(conn), by_guid[guid]
-            known, actual = figures["subscriptions"] + figures["services"], _hub(peer).engine.stats()["interest"]
+            known, actual = figures["subscriptions"] + figures["services"], peer.hub.engine.stats()["interest"]
             if known != actual:
                 yield f"{node.name} knows {known} subscriptions and services at {peer.name}, which has {actual}"
 
@@ -121,7 +112,7 @@ class Survey:
     def _present(self) -> None:
         """Check that the nodes have only the connections of living programs."""
         for node in self._nodes:
-            hub = _hub(node)
+            hub = node.hub
             known = [session for session in hub.sessions.values() if session.accepted]  # others may still become links
             names = sorted(session.name for session in known if not session.node)
             right = sorted([*(one.name for one in self._programs if one.place == node.name), f"{NAME}-{node.name}"])
@@ -155,7 +146,7 @@ class Survey:
         await until(lambda: set(sent) <= set(received_by(self._ledger.live, program.name)), _SOON)
         found = received_by(self._ledger.live, program.name)
         if wrong := {payload(key): count for key in sent if (count := found.count(key)) != 1}:
-            dropped = {node.name: _hub(node).engine.stats()["messages_dropped"] for node in self._nodes}
+            dropped = {node.name: node.hub.engine.stats()["messages_dropped"] for node in self._nodes}
             self._problem(f"{program.name} at {program.place} got messages so often: {wrong}; dropped: {dropped}")
 
     async def _works(self, name: str, bus: busway.Bus) -> None:
@@ -258,7 +249,7 @@ class Survey:
             return 0
         lags = 0
         for node in self._nodes:
-            hub = _hub(node)
+            hub = node.hub
             figures = hub.channels.figures(hub.streams.by_name[self._stream].number)
             lags += sum(one["lag"] for one in figures if one["name"] == CHANNEL)
         return lags

@@ -4,14 +4,11 @@ The mirror should continue to deliver until the node is back.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from busway.cluster.mesh import Mesh
 from busway.testing.simulation.world import Node, World
 from tests.simulation.checker.final_read import until
-
-if TYPE_CHECKING:
-    from busway.broker.hub import Hub
 
 _TAKES: Final = 30.0
 """Seconds within which a mirror takes over, if it does."""
@@ -47,19 +44,14 @@ async def restart_mirror(world: World, node: Node, mirror: Node, lasts: float) -
 
 def has_taken_over(mirror: Node, guid: str) -> bool:
     """True if the mirror delivers from the channels of the node with this guid."""
-    nodes = None if (hub := _hub(mirror)) is None else hub.peers.members
+    nodes = mirror.hub.peers.members if mirror.up.is_set() else None
     return isinstance(nodes, Mesh) and guid in nodes.ownership.figures()["stands_in_for"]
 
 
 def has_unacknowledged(node: Node) -> bool:
     """True if a channel of the node's own streams has unacknowledged messages."""
-    if (hub := _hub(node)) is None:
+    if not node.up.is_set():
         return False
+    hub = node.hub
     own = [hub.channels.channels.get(stream.number, {}) for stream in hub.streams.by_name.values()]
-    return any(handing.machine.floor < handing.stream.safe for channels in own for handing in channels.values())
-
-
-def _hub(node: Node) -> "Hub | None":
-    if node.server is None or not node.up.is_set():
-        return None
-    return node.server._running()
+    return any(driver.machine.floor < driver.stream.safe for channels in own for driver in channels.values())

@@ -3,16 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from busway.cluster.mesh import Mesh
 from busway.cluster.replication.compare import Records, mark_at
 from busway.testing.simulation.world import Node
 from tests.simulation.faults.plan import LOST, MIRROR
 from tests.simulation.runs.scenario import Safety
-
-if TYPE_CHECKING:
-    from busway.broker.hub import Hub
 
 _MIRRORED: Final = 0.4
 """The fraction of clusters with storage that have mirrors."""
@@ -63,10 +60,13 @@ def choose_mirrors(chance: Random, names: Sequence[str], store: Safety, *, sure:
 
 def differing_copies(mirrors: Mirrors, nodes: Sequence[Node], stream: str) -> Iterator[str]:
     """Yield a problem for each copy that differs from its original."""
-    there = {node.name: _hub(node) for node in nodes}
+    there = {node.name: node for node in nodes}
     for mirror, origin in mirrors.of.items():
         if mirror in there and origin in there:
-            right, copy = there[origin].streams.by_name[stream].log, _copy(there[mirror], there[origin].guid, stream)
+            right, copy = (
+                there[origin].hub.streams.by_name[stream].log,
+                _copy(there[mirror], there[origin].hub.guid, stream),
+            )
             if copy is None:
                 yield f"{mirror} has no copy of {origin}"
             elif (has := _marks(copy)) != (wanted := _marks(right)):
@@ -77,15 +77,10 @@ def differing_copies(mirrors: Mirrors, nodes: Sequence[Node], stream: str) -> It
                 )
 
 
-def _hub(node: Node) -> "Hub":
-    if node.server is None:
-        raise RuntimeError(f"{node.name} does not run")
-    return node.server._running()
-
-
-def _copy(hub: "Hub", guid: str, stream: str) -> Records | None:
-    assert isinstance(hub.peers.members, Mesh), "the node is in a cluster"
-    found = hub.peers.members.replication.copies.get((guid, stream))
+def _copy(node: Node, guid: str, stream: str) -> Records | None:
+    mesh = node.hub.peers.members
+    assert isinstance(mesh, Mesh), "the node is in a cluster"
+    found = mesh.replication.copies.get((guid, stream))
     return None if found is None else found.log
 
 

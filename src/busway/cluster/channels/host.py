@@ -19,7 +19,8 @@ from busway.common import environment
 from busway.settings import MiB
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.channels.consuming import ChannelConsumers
+    from busway.broker.runtime import Runtime
 
 _AHEAD: Final = 4 * MiB
 """Bytes that may wait in the outbox of a link before its consumers get more messages."""
@@ -35,26 +36,32 @@ class ConsumerHost(NodeProtocolHandler):
 
     kinds = frozenset({CONSUME})
 
-    def __init__(self, hub: "Hub", here: Callable[[int, int, int, bytes], None]) -> None:
-        self._hub = hub
+    def __init__(
+        self,
+        runtime: "Runtime",
+        consumers: "Callable[[], ChannelConsumers]",
+        here: Callable[[int, int, int, bytes], None],
+    ) -> None:
+        self._runtime = runtime
+        self._consumers = consumers
         self._here = here
         """Receives frames for consumers of this node at replicated channels."""
 
     def prepare(self) -> None:
         """The broker's channels are open: deliver to this node's own consumers of replicated channels."""
-        self._hub.channels.consumers.node_sinks[SELF] = self
+        self._consumers().node_sinks[SELF] = self
 
     def opened(self, conn: int, node: Node) -> None:  # noqa: ARG002 - every node may have consumers
-        self._hub.channels.consumers.node_sinks[conn] = self
+        self._consumers().node_sinks[conn] = self
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002 - it is the same whenever
-        self._hub.channels.consumers.forget(conn)
-        self._hub.channels.consumers.node_sinks.pop(conn, None)
+        self._consumers().forget(conn)
+        self._consumers().node_sinks.pop(conn, None)
 
     def heard_here(self, number: int, body: bytes) -> None:
         """Handle a frame of a consumer of this node."""
         self.heard(SELF, CONSUME, number, body)
-        self._hub.flush()
+        self._runtime.flush()
 
     def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:  # noqa: ARG002 - one kind
         """Handle a frame of a remote consumer. It has the form of a client's frame."""
@@ -64,7 +71,7 @@ class ConsumerHost(NodeProtocolHandler):
             raise Stranger(f"invalid frame of a remote consumer: {error}") from error
         if frame not in _KINDS or not 0 <= consumer < 1 << 32:
             raise Stranger(f"unexpected frame {frame:#x} of remote consumer {consumer}")
-        self._hub.channels.consumers.frame(conn, frame, consumer, number, rest)
+        self._consumers().frame(conn, frame, consumer, number, rest)
 
     # As a sink.
 
@@ -84,13 +91,13 @@ class ConsumerHost(NodeProtocolHandler):
         return left
 
     def has_room(self, who: Who) -> bool:
-        return who[0] == SELF or self._hub.engine.pending(who[0]) < _AHEAD
+        return who[0] == SELF or self._runtime.engine.pending(who[0]) < _AHEAD
 
     def want_room(self, who: Who) -> None:
-        self._hub.engine.want_room(who[0])
+        self._runtime.engine.want_room(who[0])
 
     def result(self, who: Who, call: int, code: int, value: int, text: str) -> None:
-        flight = self._hub.channels.consumers.in_flight(who)
+        flight = self._consumers().in_flight(who)
         self._send(who[0], ANSWERED, call, (who[1], int(code), value, text, flight))
 
     def gap(self, who: Who, stream: int, begin: int, end: int) -> None:  # noqa: ARG002 - the consumer knows its stream
@@ -100,20 +107,20 @@ class ConsumerHost(NodeProtocolHandler):
         self._send_to(who, ENDED, int(code), text)
 
     def more(self, who: Who) -> None:
-        self._send_to(who, MORE, self._hub.channels.consumers.in_flight(who))
+        self._send_to(who, MORE, self._consumers().in_flight(who))
 
     def _send_to(self, who: Who, kind: int, *values: Any) -> None:
         self._send(who[0], kind, who[1], values)
 
     def _send(self, conn: int, kind: int, number: int, values: tuple[Any, ...]) -> None:
         if conn == SELF:
-            self._hub.loop.call_soon(self._deliver_here, kind, number, _encode(values))
+            self._runtime.loop.call_soon(self._deliver_here, kind, number, _encode(values))
         else:
-            self._hub.engine.node(conn, kind, number, _encode(values))
+            self._runtime.engine.node(conn, kind, number, _encode(values))
 
     def _deliver_here(self, kind: int, number: int, body: bytes) -> None:
         self._here(SELF, kind, number, body)
-        self._hub.flush()
+        self._runtime.flush()
 
 
 def _add(spans: list[Span], offset: int) -> None:

@@ -26,7 +26,8 @@ from busway.cluster.streams.remote import RemoteStream, RemoteStreams
 from busway.errors import Code, LimitExceeded
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.channels.consuming import ChannelConsumers
+    from busway.broker.runtime import Runtime
 
 T = TypeVar("T", bound=Hashable)
 
@@ -105,9 +106,16 @@ class RemoteConsumers(NodeProtocolHandler):
 
     kinds = frozenset({ANSWERED, GIVEN, MORE, ENDED, MISSING})
 
-    def __init__(self, hub: "Hub", parts: RemoteStreams, host: Callable[[int, bytes], object]) -> None:
-        """`host` gets the frames for the channels that this node delivers from in the place of another one."""
-        self._hub = hub
+    def __init__(
+        self,
+        runtime: "Runtime",
+        local: "Callable[[], ChannelConsumers]",
+        parts: RemoteStreams,
+        host: Callable[[int, bytes], object],
+    ) -> None:
+        """`local` returns the consumers at this broker's own channels; `host` gets the frames for the channels that this node delivers from in the place of another one."""
+        self._runtime = runtime
+        self._local = local
         self._host = host
         self._parts = parts
         self._consumers: dict[Who, _Consumer] = {}
@@ -145,12 +153,12 @@ class RemoteConsumers(NodeProtocolHandler):
         remote = None if consumer is None else consumer.remotes.get(guid)
         if remote is None or not remote.open:
             text = "the node that stores the message can't be reached now; the message may be redelivered"
-            self._hub.engine.result(who[0], call, Code.STORE_FAILED, 0, text)
+            self._runtime.engine.result(who[0], call, Code.STORE_FAILED, 0, text)
             return
 
         def answered(code: int, value: int, text: str) -> None:
             if self._consumers.get(who) is consumer:
-                self._hub.engine.result(who[0], call, code, value, text)
+                self._runtime.engine.result(who[0], call, code, value, text)
                 self._divide(remote.consumer)
 
         self._ask(remote, kind, rest, answered)
@@ -193,17 +201,17 @@ class RemoteConsumers(NodeProtocolHandler):
             consumer.changed.set()
             return True
         # Also without another node: one may be linked while the take waits.
-        if len(consumer.takes) >= (most := self._hub.settings.pending):
+        if len(consumer.takes) >= (most := self._runtime.settings.pending):
             raise LimitExceeded(
                 f"{most} takes of this consumer wait already (setting pending)", code=Code.TOO_MANY_PENDING
             )
-        task = self._hub.loop.create_task(self._take_all(consumer, call, take), name="busway take")
+        task = self._runtime.loop.create_task(self._take_all(consumer, call, take), name="busway take")
         consumer.takes[call] = task
         task.add_done_callback(lambda _: consumer.takes.pop(call, None))
         return True
 
     async def _take_all(self, consumer: _Consumer, call: int, take: Take) -> None:
-        loop, got = self._hub.loop, 0
+        loop, got = self._runtime.loop, 0
         until = loop.time() + take.timeout
         try:
             while True:
@@ -224,24 +232,24 @@ class RemoteConsumers(NodeProtocolHandler):
                 except TimeoutError:
                     continue
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
-            self._hub.unexpected(error, self._hub.sessions.get(consumer.who[0]), "a take over several nodes")
+            self._runtime.unexpected(error, self._runtime.sessions.get(consumer.who[0]), "a take over several nodes")
             return
         consumer.ending.discard(call)
         if self._consumers.get(consumer.who) is consumer:
-            self._hub.engine.result(consumer.who[0], call, Code.OK, got, "")
-            self._hub.flush()
+            self._runtime.engine.result(consumer.who[0], call, Code.OK, got, "")
+            self._runtime.flush()
 
     async def _take_here(self, consumer: _Consumer, most: int) -> int:
-        taken: asyncio.Future[int] = self._hub.loop.create_future()
+        taken: asyncio.Future[int] = self._runtime.loop.create_future()
         self._takes -= 1  # numbers that no client uses
-        self._hub.channels.consumers.take_here(consumer.who, self._takes, most, _resolver(taken))
-        self._hub.flush()
+        self._local().take_here(consumer.who, self._takes, most, _resolver(taken))
+        self._runtime.flush()
         return await taken
 
     async def _grant(self, remote: _RemoteChannel, most: int) -> int:
-        taken: asyncio.Future[int] = self._hub.loop.create_future()
+        taken: asyncio.Future[int] = self._runtime.loop.create_future()
         self._take_remote(remote, most, _resolver(taken))
-        self._hub.flush()
+        self._runtime.flush()
         return await taken
 
     # Remote channels.
@@ -291,7 +299,7 @@ class RemoteConsumers(NodeProtocolHandler):
                 text,
             )
             self._close(remote)
-            self._hub.loop.call_later(_RETRY, self._open, remote.consumer, remote.part)
+            self._runtime.loop.call_later(_RETRY, self._open, remote.consumer, remote.part)
 
     def _close(self, remote: _RemoteChannel, *, lost: bool = False) -> None:
         self._remotes.pop(remote.number, None)
@@ -344,12 +352,12 @@ class RemoteConsumers(NodeProtocolHandler):
             remote.consumer.changed.set()
             self._divide(remote.consumer)
         elif kind == MISSING:
-            self._hub.engine.tell_gap(*remote.consumer.who, remote.part.number, *values)
+            self._runtime.engine.tell_gap(*remote.consumer.who, remote.part.number, *values)
         else:
             self._remotes.pop(remote.number, None)
             remote.consumer.remotes.pop(remote.part.guid, None)
             self._fail_calls(remote)
-            self._hub.loop.call_later(_RETRY, self._open, remote.consumer, remote.part)
+            self._runtime.loop.call_later(_RETRY, self._open, remote.consumer, remote.part)
 
     def _answered(self, conn: int, call: int, number: int, code: int, value: int, text: str, in_flight: int) -> None:
         link, remote, answered = self._calls.pop(call, (_CLOSED, None, None))
@@ -364,7 +372,7 @@ class RemoteConsumers(NodeProtocolHandler):
             block = Block(records)
         except ValueError as error:
             raise Stranger(f"invalid records for a remote consumer: {error}") from error
-        left = self._hub.engine.hand_records(*who, remote.part.number, block, spans, deliveries)[1]
+        left = self._runtime.engine.hand_records(*who, remote.part.number, block, spans, deliveries)[1]
         if left:  # they have expired by this node's clock
             self._ask(remote, ACK, b"".join(_ENTRY.pack(start, count, 0, 0) for start, count in left), lambda *_: None)
 
@@ -375,9 +383,9 @@ class RemoteConsumers(NodeProtocolHandler):
 
     def _send(self, conn: int, kind: int, number: int, body: bytes) -> None:
         if conn == SELF:
-            self._hub.loop.call_soon(self._host, number, body)
+            self._runtime.loop.call_soon(self._host, number, body)
         else:
-            self._hub.engine.node(conn, kind, number, body)
+            self._runtime.engine.node(conn, kind, number, body)
 
     # Window.
 
@@ -389,11 +397,11 @@ class RemoteConsumers(NodeProtocolHandler):
         local_count = machine.count_in_flight(who)
         remote_count = sum(remote.used for remote in consumer.remotes.values())
         ready = [remote for remote in consumer.remotes.values() if remote.ready and remote.open and not remote.granted]
-        if ready and not self._hub.engine.has_room(*who):
-            self._hub.engine.want_room(*who)
+        if ready and not self._runtime.engine.has_room(*who):
+            self._runtime.engine.want_room(*who)
             return
         if not ready:
-            self._hub.channels.consumers.window(who, max(window - remote_count, 0))
+            self._local().window(who, max(window - remote_count, 0))
             return
         parties: list[_RemoteChannel | None] = [*ready, None] if machine.more else [*ready]
         divided = shares(window - local_count - remote_count, parties, consumer.turn)
@@ -401,7 +409,7 @@ class RemoteConsumers(NodeProtocolHandler):
         for remote in ready:
             if count := divided.get(remote, 0):
                 self._take_remote(remote, count, lambda _: self._divide(consumer))
-        self._hub.channels.consumers.window(who, local_count + divided.get(None, 0))
+        self._local().window(who, local_count + divided.get(None, 0))
 
     def _take_remote(self, remote: _RemoteChannel, most: int, got: Callable[[int], object]) -> None:
         remote.granted, remote.ready = most, False

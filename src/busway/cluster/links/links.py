@@ -30,7 +30,7 @@ from busway.errors import BusError, Code
 from busway.transport import dial, parse
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.cluster")
 
@@ -39,11 +39,11 @@ _PROBE: Final = 1
 
 
 class Links:
-    """All links of one hub."""
+    """All links of one broker."""
 
     def __init__(
         self,
-        hub: "Hub",
+        runtime: "Runtime",
         cluster: Cluster,
         handlers: Sequence[NodeProtocolHandler],
         *,
@@ -51,7 +51,7 @@ class Links:
         stopping: Callable[[str], object],
     ) -> None:
         """`notice` is called when a link opens, fails or ends; `stopping` when a node announces its stop."""
-        self._hub = hub
+        self._runtime = runtime
         self._cluster = cluster
         self._handlers = tuple(handlers)
         self._by_kind = {kind: handler for handler in handlers for kind in handler.kinds}
@@ -69,22 +69,22 @@ class Links:
 
     def start(self, addresses: tuple[str, ...]) -> None:
         """The broker listens at these addresses now: dial the other nodes."""
-        hub = self._hub
+        runtime = self._runtime
         me = Node(
-            hub.guid,
+            runtime.guid,
             environment.randbits(63) + 1,
             self._cluster.name,
-            hub.name,
+            runtime.name,
             tuple(self._cluster.advertise) or advertised(addresses),
-            hub.runtime.since,
-            hub.settings.frame,
+            runtime.since,
+            runtime.settings.frame,
         )
         self._members = Membership(me, listed(self._cluster.servers), chance=environment.chance)
-        self._members.start(hub.loop.time())
+        self._members.start(runtime.loop.time())
         self._act()
         if where := self._cluster.discover:
             self._discovery = Discovery(me, self._found, () if where is True else where)
-            self._discovery_task = hub.loop.create_task(self._discovery.start(), name="busway discovery")
+            self._discovery_task = runtime.loop.create_task(self._discovery.start(), name="busway discovery")
 
     async def stop(self) -> None:
         """Stop dialling. The links end with the hub's other connections."""
@@ -168,7 +168,7 @@ class Links:
 
     def beat(self) -> None:
         """A second has passed: check whether the links are alive. A failed host closes no connection."""
-        engine = self._hub.engine
+        engine = self._runtime.engine
         for conn in engine.idle(1):
             peer = self._peers.get(conn)
             if peer is not None and peer.linked:
@@ -216,7 +216,7 @@ class Links:
 
     @property
     def _now(self) -> float:
-        return self._hub.loop.time()
+        return self._runtime.loop.time()
 
     def _introduced(self, conn: int, peer: Peer, version: int, node: Any) -> None:
         if version < 1:
@@ -228,7 +228,7 @@ class Links:
             if not isinstance(nonce, bytes) or len(nonce) != NONCE:
                 raise Stranger(f"a nonce must have {NONCE} bytes")  # noqa: TRY301 - like errors of read_node
         except (Stranger, KeyError, TypeError) as error:
-            self._hub.runtime.faults += 1
+            self._runtime.faults += 1
             self._failed(conn, Code.HANDSHAKE, f"node: {error}")
             return
         peer.other_nonce = nonce
@@ -252,11 +252,11 @@ class Links:
         if peer is not None and peer.linked:
             for handler in self._handlers:
                 handler.closed(conn, self._now)
-            self._hub.clock.arm()
+            self._runtime.arm()
         return peer
 
     def _fault(self, peer: Peer, text: str) -> None:
-        self._hub.runtime.faults += 1
+        self._runtime.faults += 1
         self._failed(peer.session.conn, Code.PROTOCOL, text)
 
     def _check_proof(self, conn: int, peer: Peer) -> None:
@@ -267,7 +267,7 @@ class Links:
             self._failed(conn, Code.UNAUTHORIZED, self._other_key(peer, peer.received_proof))
             return
         try:
-            self._hub.engine.link(conn)
+            self._runtime.engine.link(conn)
         except BusError:
             return  # CLOSE arrived together with the proof and is handled next
         peer.linked = True
@@ -288,8 +288,8 @@ class Links:
 
     def _limit(self, conn: int, node: Node) -> None:
         """Limit the frames of a link to the frame size of the other node."""
-        self._hub.engine.limit_link(conn, node.frame)
-        ours = self._hub.settings.frame
+        self._runtime.engine.limit_link(conn, node.frame)
+        ours = self._runtime.settings.frame
         if node.frame < ours:
             log.warning(
                 "cluster %s: %s accepts messages up to %d bytes, this node up to %d: longer ones are not sent to it",
@@ -313,9 +313,9 @@ class Links:
                         self._refuse(action)
                     case Probe(conn):
                         self._peers[conn].probed_at = self._now
-                        self._hub.engine.ping(conn, _PROBE)
+                        self._runtime.engine.ping(conn, _PROBE)
                     case Tell(conn, sightings):
-                        self._hub.engine.node(conn, MEMBERS, 0, pack_sightings(sightings))
+                        self._runtime.engine.node(conn, MEMBERS, 0, pack_sightings(sightings))
                     case Left(guid):
                         self._stopping(guid)
                     case Notice():
@@ -324,42 +324,42 @@ class Links:
             self._timer.cancel()
             self._timer = None
         if (due := members.due) is not None and not self._stopped:
-            self._timer = self._hub.loop.call_at(due, self._tick)
+            self._timer = self._runtime.loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self.members.tick(self._now)
         self._act()
-        self._hub.flush()
+        self._runtime.flush()
 
     def _admit(self, conn: int) -> None:
         peer = self._peers[conn]
         if not self._welcome(conn, peer):
             return
         peer.admitted = True
-        self._hub.engine.node(conn, PROOF, 0, peer.proof(self._cluster.secret, self.members.me.guid, ours=True))
+        self._runtime.engine.node(conn, PROOF, 0, peer.proof(self._cluster.secret, self.members.me.guid, ours=True))
         self._check_proof(conn, peer)
 
     def _welcome(self, conn: int, peer: Peer) -> bool:
         if peer.welcomed or peer.node is None:
             return True
         peer.welcomed = True
-        hub, node = self._hub, peer.node
-        hub.runtime.clients += 1
-        peer.session.admitted(hub.runtime.clients, node.incarnation, node.name, proof=True)
+        runtime, node = self._runtime, peer.node
+        runtime.clients += 1
+        peer.session.admitted(runtime.clients, node.incarnation, node.name, proof=True)
         peer.session.node = True
         if peer.attempt is not None:
             return True
         welcome = {
-            "name": hub.name,
-            "guid": hub.guid,
-            "client": hub.runtime.clients,
+            "name": runtime.name,
+            "guid": runtime.guid,
+            "client": runtime.clients,
             "agent": AGENT,
-            "heartbeat": hub.settings.heartbeat,
+            "heartbeat": runtime.settings.heartbeat,
             "node": self._introduction(peer.nonce),
         }
         packed = msgspec.msgpack.encode(welcome)
-        return hub.engine.admit_node(conn, node.incarnation, node.name, hub.runtime.clients, PROTOCOL, packed)
+        return runtime.engine.admit_node(conn, node.incarnation, node.name, runtime.clients, PROTOCOL, packed)
 
     def _introduction(self, nonce: bytes) -> Mapping[str, Any]:
         return {**msgspec.to_builtins(self.members.me), "nonce": nonce}
@@ -379,10 +379,10 @@ class Links:
         if not self._stopped:
             self.members.hint(address, self._now)
             self._act()
-            self._hub.flush()
+            self._runtime.flush()
 
     def _dial(self, action: Dial) -> None:
-        task = self._hub.loop.create_task(self._dial_addresses(action), name=f"busway dial {action.addresses[0]}")
+        task = self._runtime.loop.create_task(self._dial_addresses(action), name=f"busway dial {action.addresses[0]}")
         self._dials[action.attempt] = task
         task.add_done_callback(lambda _: self._dials.pop(action.attempt, None))
 
@@ -392,28 +392,28 @@ class Links:
 
     async def _dial_addresses(self, action: Dial) -> None:
         """Dial one address after the other until one answers."""
-        hub, reasons = self._hub, []
+        runtime, reasons = self._runtime, []
         for text in action.addresses:
             address = parse(text)
             nonce = new_nonce()
             hello = {
-                "name": hub.name,
+                "name": runtime.name,
                 "session": self.members.me.incarnation,
                 "credentials": self._cluster.credentials,
                 "agent": AGENT,
                 "node": self._introduction(nonce),
             }
             connected = partial(self._connected, action.attempt, nonce)
-            factory = partial(Outgoing, hub.runtime, address.scheme, msgspec.msgpack.encode(hello), connected)
+            factory = partial(Outgoing, runtime, address.scheme, msgspec.msgpack.encode(hello), connected)
             try:
                 await dial(address, factory, tls=self._cluster.tls, timeout=action.timeout)
             except BusError as error:
                 reasons.append(error.reason)
             else:
-                hub.flush()
+                runtime.flush()
                 return
         if not self._stopped:
             log.debug("no answer at %s: %s", ", ".join(action.addresses), reasons)
             self.members.failed(action.attempt, self._now, "; ".join(reasons))
             self._act()
-            hub.flush()
+            runtime.flush()

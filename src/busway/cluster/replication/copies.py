@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from busway._core import Log
 from busway.broker.channels.journal import Journal
@@ -18,7 +18,7 @@ from busway.broker.channels.state.progress import Created, Deleted, Stamp
 from busway.broker.storage.data_folder import sync
 from busway.broker.storage.permissions import make_folder
 from busway.broker.streams.folder import LOG, read, write
-from busway.broker.streams.stream import FOREVER, Stream, settings
+from busway.broker.streams.stream import FOREVER, Stream, StreamChannels, settings
 from busway.cluster.replication.messages import Noted
 from busway.common import environment
 from busway.errors import BusError, DataFailed
@@ -26,7 +26,7 @@ from busway.settings import KiB, MiB
 from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.cluster")
 
@@ -49,9 +49,17 @@ class Copy(Stream):
     """The replica of another node's stream."""
 
     def __init__(
-        self, hub: "Hub", guid: str, config: StreamConfig, native: Log, folder: Path, rung: "Callable[[Copy], object]"
+        self,
+        runtime: "Runtime",
+        channels: StreamChannels,
+        number: int,
+        guid: str,
+        config: StreamConfig,
+        native: Log,
+        folder: Path,
+        rung: "Callable[[Copy], object]",
     ) -> None:
-        super().__init__(hub.runtime, hub.channels, hub.streams.number(), config, native, folder)
+        super().__init__(runtime, channels, number, config, native, folder)
         self._notify = rung
         self.copied = guid
         self.journal = Journal(folder, copy=True)
@@ -95,11 +103,27 @@ class Copy(Stream):
             self.fresh, self._snapshot_open = True, False
 
 
+class CopyBroker(Protocol):
+    """What the replicas ask of their own broker."""
+
+    def channels(self) -> StreamChannels:
+        """The channels of all streams."""
+
+    def number(self) -> int:
+        """A number that no other stream of the broker has."""
+
+    def copied(self, guid: str, stream: Stream, *, there: bool) -> None:
+        """The broker has a replica of another node's stream, or has it no longer."""
+
+
 class Copies:
     """The replicas of one primary; implements the CopyStore of `replica`."""
 
-    def __init__(self, hub: "Hub", root: Path, guid: str, rung: Callable[[Copy], object]) -> None:
-        self._hub = hub
+    def __init__(
+        self, runtime: "Runtime", broker: "CopyBroker", root: Path, guid: str, rung: Callable[[Copy], object]
+    ) -> None:
+        self._runtime = runtime
+        self._broker = broker
         self._root = root / FOLDER / guid
         self._guid = guid
         self._rung = rung
@@ -127,7 +151,8 @@ class Copies:
 
     def _add(self, config: StreamConfig, folder: Path, begin: int) -> Copy:
         native = environment.open_log(folder / LOG, name=config.name, begin=begin, **limits(config))
-        copy = Copy(self._hub, self._guid, config, native, folder, self._rung)
+        channels, number = self._broker.channels(), self._broker.number()
+        copy = Copy(self._runtime, channels, number, self._guid, config, native, folder, self._rung)
         copy.start()
         copy.report_damage()
         self.streams[config.name] = copy
@@ -136,7 +161,7 @@ class Copies:
 
     def _announce(self, copy: Copy, *, there: bool) -> None:
         """Announce a replica, so that clients can read it here."""
-        self._hub.peers.streams.copied(self._guid, copy, there=there)
+        self._broker.copied(self._guid, copy, there=there)
 
     # CopyStore.
 
@@ -187,7 +212,7 @@ class Copies:
         except OSError as error:
             raise DataFailed(f"can't put the replica in {folder} aside: {error.strerror}") from error
         for gone in (old,) if keep else (old, aside):
-            self._hub.loop.run_in_executor(None, partial(shutil.rmtree, gone, ignore_errors=True))
+            self._runtime.loop.run_in_executor(None, partial(shutil.rmtree, gone, ignore_errors=True))
         if keep:
             log.warning("the old replica of stream %r of node %s is now in %s", name, self._guid[:8], aside)
 
@@ -213,7 +238,7 @@ class Copies:
 
     def _close_soon(self, copy: Copy) -> None:
         copy.log.close()  # now, since another replica gets its folder
-        task = self._hub.loop.create_task(copy.close(), name=f"busway replica {copy.config.name}")
+        task = self._runtime.loop.create_task(copy.close(), name=f"busway replica {copy.config.name}")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

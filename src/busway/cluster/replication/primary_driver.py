@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from busway._core import Engine
 from busway.broker.channels.state.progress import Stamp
 from busway.broker.streams.stream import Stream
+from busway.broker.streams.table import StreamTable
 from busway.cluster.config import Cluster
 from busway.cluster.node import Node
 from busway.cluster.protocol import MIRROR, NodeProtocolHandler
@@ -43,7 +44,8 @@ from busway.errors import BusError
 from busway.settings import MiB
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.channels.manager import Channels
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.cluster")
 
@@ -78,7 +80,9 @@ class PrimaryDriver(NodeProtocolHandler):
 
     def __init__(
         self,
-        hub: "Hub",
+        runtime: "Runtime",
+        streams: StreamTable,
+        channels: "Callable[[], Channels]",
         cluster: Cluster,
         known: KnownMirrors,
         progress: ChannelProgress,
@@ -89,9 +93,16 @@ class PrimaryDriver(NodeProtocolHandler):
         *,
         notice: Callable[[str, dict[str, Any]], object],
         stopping: Callable[[str], bool],
+        removed: Callable[[str], bool],
     ) -> None:
-        """`notice` gets events such as `mirror`; `stopping` returns whether a node has announced that it stops."""
-        self._hub = hub
+        """`notice` gets events such as `mirror`.
+
+        `stopping` returns whether a node has announced that it stops, and `removed` whether a stream was removed here.
+        """
+        self._runtime = runtime
+        self._streams = streams
+        self._channels = channels
+        self._was_removed = removed
         self.known = known
         self.progress = progress
         self.recovery = recovery
@@ -119,7 +130,7 @@ class PrimaryDriver(NodeProtocolHandler):
         """The broker's streams are open: replicate them."""
         if self.replica is not None:
             self.replica.prepare()
-        for stream in self._hub.streams.by_name.values():
+        for stream in self._streams.by_name.values():
             self._adopt(stream, expected=bool(self.known.guids))
             self._await_mirror(stream)
 
@@ -163,7 +174,7 @@ class PrimaryDriver(NodeProtocolHandler):
 
     def _warn_unmirrored(self, name: str) -> None:
         """Warn that this node has no mirror. A node that is a mirror itself warns once only."""
-        me = self._hub.name or f"node {self._hub.guid[:8]}"
+        me = self._runtime.name or f"node {self._runtime.guid[:8]}"
         if self.replica is None or self.replica.target is None:
             text = "stream %r has safety=mirrored but node %s has no mirror: publishes are acknowledged with one copy"
             log.warning(text, name, me)
@@ -181,7 +192,7 @@ class PrimaryDriver(NodeProtocolHandler):
             stream.log.rest(True)
             self._suspended[stream.config.name] = self._now + self._wait
         else:
-            self._hub.channels.ownership.settle(stream)
+            self._channels().ownership.settle(stream)
 
     def stream(self, stream: Stream, *, there: bool) -> None:
         """A stream was created, changed or removed."""
@@ -208,7 +219,7 @@ class PrimaryDriver(NodeProtocolHandler):
         self._suspended.pop(name, None)
         self.progress.ended(name)
         self._problems.forget(lambda key: key[1] == name)
-        self._hub.watched.discard(stream.number)
+        self._runtime.watched.discard(stream.number)
         stream.watcher = None
         for conn, primary in self._primaries.items():
             if name in primary.streams:
@@ -262,7 +273,7 @@ class PrimaryDriver(NodeProtocolHandler):
 
     def _asked(self, conn: int, ask: Ask) -> None:
         """A mirror asks for all streams, or again for some of them."""
-        node, streams = self._linked[conn], self._hub.streams.by_name
+        node, streams = self._linked[conn], self._streams.by_name
         if ask.all:
             log.info("%s is a mirror of this node", node)
             self._notice("mirror", {"name": node.name, "guid": node.guid})
@@ -277,7 +288,7 @@ class PrimaryDriver(NodeProtocolHandler):
                 self._offer(conn, stream, ask.have.get(name), ask.noted.get(name))
         for name in ask.have:
             if name not in streams:
-                self.send(conn, Gone(name, removed=self._hub.streams.has_ended(name)))
+                self.send(conn, Gone(name, removed=self._was_removed(name)))
         self._look_all()
         self._pump(conn)
 
@@ -309,7 +320,7 @@ class PrimaryDriver(NodeProtocolHandler):
             self.progress.begin(conn, self._linked[conn].guid, stream, sending.number)
 
     def _recalled(self, conn: int, message: Recalled) -> None:
-        primary, streams = self._primaries.get(conn), self._hub.streams.by_name
+        primary, streams = self._primaries.get(conn), self._streams.by_name
         if primary is None or (sending := primary.find(message.number)) is None:
             return
         stream = streams.get(sending.config.name)
@@ -320,13 +331,13 @@ class PrimaryDriver(NodeProtocolHandler):
     def _watch(self, stream: Stream) -> None:
         stream.watcher = partial(self._written, stream)
         if stream.log.fileno() is None:  # no thread writes it
-            self._hub.watched.add(stream.number)
-            self._hub.engine.follow_stream(stream.number, yes=True)
+            self._runtime.watched.add(stream.number)
+            self._runtime.engine.follow_stream(stream.number, yes=True)
 
     def _answered(self, conn: int, message: Got | Trouble | Checked | Tail) -> None:
         if (primary := self._primaries.get(conn)) is None or (sending := primary.find(message.number)) is None:
             return
-        stream = self._hub.streams.by_name.get(sending.config.name)
+        stream = self._streams.by_name.get(sending.config.name)
         try:
             answer = primary.heard(message)
         except BusError as error:
@@ -336,7 +347,7 @@ class PrimaryDriver(NodeProtocolHandler):
             self._release(sending.config.name)
             return
         if isinstance(message, Tail) and stream is not None:
-            self._hub.engine.recovered(stream.number, stream.log.next, whole=False)
+            self._runtime.engine.recovered(stream.number, stream.log.next, whole=False)
         self._report_problem(conn, sending, message)
         if answer is not None:
             self.send(conn, answer)
@@ -356,7 +367,7 @@ class PrimaryDriver(NodeProtocolHandler):
         """Records of a stream may have come back: resume it, or ask for the next."""
         if (sending := self._primaries[conn].streams.get(name)) is not None:
             self._suspend(conn, sending)
-            if (stream := self._hub.streams.by_name.get(name)) is not None:
+            if (stream := self._streams.by_name.get(name)) is not None:
                 self._send_progress(conn, stream, sending)
 
     def _report_problem(self, conn: int, sending: Sending, message: Word) -> None:
@@ -381,7 +392,7 @@ class PrimaryDriver(NodeProtocolHandler):
                 self._continue(conn, stream.config.name)
             self._pump(conn)
         self._look(stream)
-        self._hub.flush()
+        self._runtime.flush()
 
     def stored(self) -> None:
         """More records of a memory stream are safe."""
@@ -389,7 +400,7 @@ class PrimaryDriver(NodeProtocolHandler):
             self._pump(conn)
 
     def _pump(self, conn: int) -> None:
-        primary, engine = self._primaries[conn], self._hub.engine
+        primary, engine = self._primaries[conn], self._runtime.engine
         while engine.pending(conn) < _AHEAD:
             if (part := primary.part()) is None:
                 return
@@ -399,7 +410,7 @@ class PrimaryDriver(NodeProtocolHandler):
     # Acknowledgements that wait for a mirror.
 
     def _look_all(self) -> None:
-        for stream in list(self._hub.streams.by_name.values()):
+        for stream in list(self._streams.by_name.values()):
             self._look(stream)
 
     def _look(self, stream: Stream) -> None:
@@ -427,18 +438,18 @@ class PrimaryDriver(NodeProtocolHandler):
                 self._wait,
             )
         if ack_wait.deadline() is not None:
-            self._hub.clock.arm()
+            self._runtime.arm()
 
     def _commit_soon(self, stream: Stream) -> None:
         """Schedule delivery and answers for records that are safe now. Not at once: an event may be in progress."""
         if not self._commits:
-            self._hub.loop.call_soon(self._commit)
+            self._runtime.loop.call_soon(self._commit)
         self._commits.add(stream)
 
     def _commit(self) -> None:
         streams, self._commits = self._commits, set()
         for stream in streams:
-            self._hub.handle(self._hub.engine.commit(stream.number))
+            self._runtime.handle(self._runtime.engine.commit(stream.number))
 
     # A node that is back.
 
@@ -449,7 +460,7 @@ class PrimaryDriver(NodeProtocolHandler):
         would be acknowledged before the mirror has it.
         """
         name = sending.config.name
-        stream, waits = self._hub.streams.by_name.get(name), sending.state in {"check", "mending", "back"}
+        stream, waits = self._streams.by_name.get(name), sending.state in {"check", "mending", "back"}
         if stream is not None:
             self._hold_channels(stream, settled=not waits)
         behind = name in self._ack_waits and name in self._suspended and sending.have < sending.log.written
@@ -457,7 +468,7 @@ class PrimaryDriver(NodeProtocolHandler):
             if name not in self._suspended:
                 self._suspend_stream(name, yes=True)
             self._suspended[name] = self._now + self._wait
-            self._hub.clock.arm()
+            self._runtime.arm()
         elif name in self._suspended and self._linked[conn].guid in self.known.guids:
             log_restored(sending, stream, self._linked[conn])
             self._release(name)
@@ -466,23 +477,23 @@ class PrimaryDriver(NodeProtocolHandler):
         """Suspend delivery from the channels until their progress is restored."""
         found = [primary.streams.get(stream.name) for primary in self._primaries.values()]
         sendings = [sending for sending in found if sending is not None]
-        ownership = self._hub.channels.ownership
+        ownership = self._channels().ownership
         if settled:
             ownership.settle(stream)
         ownership.hold(stream, yes=any(map(self.recovery.waits, sendings)))
 
     def _release(self, name: str) -> None:
         if self._suspended.pop(name, None) is not None:
-            if (stream := self._hub.streams.by_name.get(name)) is not None:
-                self._hub.channels.ownership.settle(stream)
-                self._hub.channels.ownership.hold(stream, yes=False)
+            if (stream := self._streams.by_name.get(name)) is not None:
+                self._channels().ownership.settle(stream)
+                self._channels().ownership.hold(stream, yes=False)
             self._suspend_stream(name, yes=False)
 
     def _suspend_stream(self, name: str, *, yes: bool) -> None:
-        if (stream := self._hub.streams.by_name.get(name)) is not None:
+        if (stream := self._streams.by_name.get(name)) is not None:
             stream.wait_for_mirror(yes=yes)
             if not yes:
-                self._hub.engine.recovered(stream.number, stream.log.next, whole=True)
+                self._runtime.engine.recovered(stream.number, stream.log.next, whole=True)
             stream.log.rest(yes)
             self._commit_soon(stream)
 
@@ -495,7 +506,7 @@ class PrimaryDriver(NodeProtocolHandler):
 
     @property
     def _now(self) -> float:
-        return self._hub.loop.time()
+        return self._runtime.loop.time()
 
     def deadline(self) -> float | None:
         due = [ack_wait.deadline() for ack_wait in self._ack_waits.values()]

@@ -15,14 +15,14 @@ from busway.broker.channels.state.progress import Entry
 from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node
 from busway.cluster.replication.channel_progress import split
-from busway.cluster.replication.copies import Copies, Copy, found
+from busway.cluster.replication.copies import Copies, Copy, CopyBroker, found
 from busway.cluster.replication.messages import Heard, Noted, Offer, Part, Recall, Recalled, ToMirror, Trouble, Word
 from busway.cluster.replication.problems import Problems
 from busway.cluster.replication.replica import Replica, wanted
 from busway.cluster.replication.scrub import Scrub
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.cluster")
 
@@ -59,7 +59,8 @@ class ReplicaDriver:
 
     def __init__(
         self,
-        hub: "Hub",
+        runtime: "Runtime",
+        broker: CopyBroker,
         target: str | None,
         folder: Path,
         send: Callable[[int, Word], None],
@@ -68,7 +69,8 @@ class ReplicaDriver:
         known: Callable[[], Iterable[Node]],
     ) -> None:
         """`missing` is called if the node to mirror was not seen for a while; `known` returns the cluster's nodes."""
-        self._hub = hub
+        self._runtime = runtime
+        self._broker = broker
         self._missing = missing
         self._known_nodes = known
         self._target = target
@@ -81,14 +83,14 @@ class ReplicaDriver:
         self._copy_started: dict[str, float] = {}
         """When the copy of a stream began that has not caught up yet."""
         self._retry: float | None = None
-        self._report_missing_at = None if target is None else hub.loop.time() + UNSEEN
+        self._report_missing_at = None if target is None else runtime.loop.time() + UNSEEN
         """When to report that the primary was not seen."""
         self._stopped = False
         self.conn: int | None = None
         self.node: Node | None = None
         self.troubles = 0
         self._problems: Problems[str] = Problems()
-        self._scrub = Scrub(hub, self._holed)
+        self._scrub = Scrub(runtime, self._holed)
 
     def prepare(self) -> None:
         """The broker can number streams: open the replicas that the data folder has."""
@@ -107,7 +109,7 @@ class ReplicaDriver:
 
     def _open(self, guid: str) -> Copies:
         if (store := self._stores.get(guid)) is None:
-            store = self._stores[guid] = Copies(self._hub, self._folder, guid, self._rung)
+            store = self._stores[guid] = Copies(self._runtime, self._broker, self._folder, guid, self._rung)
             store.open()
         return store
 
@@ -140,7 +142,7 @@ class ReplicaDriver:
         if isinstance(word, Offer):
             self._offered(word)
         elif isinstance(word, Part) and (name := self._replica.name(word.number)):
-            self._rates.setdefault(name, _Rate()).add(self._hub.loop.time(), len(word.block))
+            self._rates.setdefault(name, _Rate()).add(self._runtime.loop.time(), len(word.block))
         self._answer(self._replica.heard(word))
         if isinstance(word, Noted) and word.serial:
             self._confirm_progress(conn, word)
@@ -163,7 +165,7 @@ class ReplicaDriver:
                 copy.fresh = False
             if self.conn == conn:
                 self._send(conn, Heard(word.number, word.serial))
-                self._hub.flush()
+                self._runtime.flush()
 
         if copy.last_write.done():
             written(copy.last_write)
@@ -180,11 +182,11 @@ class ReplicaDriver:
             parts = list(split(entries))
             for index, part in enumerate(parts):
                 self._send(conn, Recalled(number, part, more=index < len(parts) - 1))
-            self._hub.loop.call_soon(self._hub.flush)
+            self._runtime.loop.call_soon(self._runtime.flush)
 
     def _offered(self, offer: Offer) -> None:
         name, have = offer.config.name, offer.have
-        self._copy_started[name] = self._hub.loop.time()
+        self._copy_started[name] = self._runtime.loop.time()
         if offer.how == "anew":
             log.info("copying stream %r of %s from the start: offsets %d to %d", name, self.node, have.first, have.next)
         elif offer.how == "check":
@@ -202,8 +204,8 @@ class ReplicaDriver:
                 names = " and ".join(map(repr, new))
                 log.warning("can't copy stream %s of %s: %s; retry every %g s", names, self.node, word.text, RETRY)
             if self._retry is None:
-                self._retry = self._hub.loop.time() + RETRY
-                self._hub.clock.arm()
+                self._retry = self._runtime.loop.time() + RETRY
+                self._runtime.arm()
         self._send(self.conn, word)
 
     def _holed(self, copy: Copy) -> None:
@@ -218,13 +220,13 @@ class ReplicaDriver:
             return  # the primary learns of the holes when it is linked
         log.warning("the replica of stream %r of %s has holes: asking its node for missing records", name, self.node)
         self._send(self.conn, self._replica.ask_for(name))
-        self._hub.flush()
+        self._runtime.flush()
 
     def _rung(self, copy: Copy) -> None:
         """A replica has written more records, or failed to."""
         if self._store is not None and self._store.streams.get(copy.config.name) is copy:
             self._settle(copy)
-            self._hub.flush()
+            self._runtime.flush()
 
     def _settle(self, copy: Copy) -> None:
         lost = copy.log.settle()
@@ -240,7 +242,7 @@ class ReplicaDriver:
         if self.behind(name) == 0 and name not in self._replica.failed and self._problems.over(name):
             log.info("stream %r of %s can be copied again", name, self.node)
         if name in self._copy_started and self.behind(name) == 0:
-            seconds = self._hub.loop.time() - self._copy_started.pop(name)
+            seconds = self._runtime.loop.time() - self._copy_started.pop(name)
             size = self._rates[name].bytes if name in self._rates else 0
             log.info("stream %r of %s is copied completely: %d bytes in %.1f s", name, self.node, size, seconds)
 
@@ -307,7 +309,7 @@ class ReplicaDriver:
             guid, name, store = unlinked
         else:
             guid, name, store = self.node.guid, self.node.name, self._store
-        now, linked = self._hub.loop.time(), self.conn is not None
+        now, linked = self._runtime.loop.time(), self.conn is not None
         streams = {
             stream: {
                 "first": copy.first,

@@ -15,7 +15,7 @@ from busway.errors import BusError
 from busway.settings import MiB
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.cluster")
 
@@ -25,8 +25,8 @@ _PORTION: Final = 1 * MiB
 class Scrub:
     """The scrub of one broker's replicas."""
 
-    def __init__(self, hub: "Hub", holed: Callable[[Copy], object]) -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", holed: Callable[[Copy], object]) -> None:
+        self._runtime = runtime
         self._holed = holed
         self._queue: list[Copy] = []
         self._task: asyncio.Task[None] | None = None
@@ -35,14 +35,14 @@ class Scrub:
         """Add replicas to be read."""
         self._queue += copies
         if self._task is None and self._queue:
-            self._task = self._hub.loop.create_task(self._work(), name="busway scrub")
+            self._task = self._runtime.loop.create_task(self._work(), name="busway scrub")
 
     async def _work(self) -> None:
         try:
             while self._queue:
                 await self._read(self._queue.pop(0))
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
-            self._hub.unexpected(error, None, "the scrub of a replica")
+            self._runtime.unexpected(error, None, "the scrub of a replica")
         finally:
             self._task = None
 
@@ -51,7 +51,9 @@ class Scrub:
         position, end = copy.log.first, copy.log.written
         try:
             while position < end:
-                _, following, _ = await self._hub.loop.run_in_executor(None, copy.log.read_written, position, _PORTION)
+                _, following, _ = await self._runtime.loop.run_in_executor(
+                    None, copy.log.read_written, position, _PORTION
+                )
                 if following <= position:
                     break
                 position = following

@@ -15,7 +15,7 @@ from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import busway
 from busway._core import hold_clock
@@ -29,6 +29,9 @@ from busway.testing.simulation.network import Network
 from busway.testing.simulation.process import CURRENT, Process, current
 from busway.testing.simulation.trace import Trace
 from busway.transport.schemes import carriers
+
+if TYPE_CHECKING:
+    from busway.broker.hub import Hub
 
 SCHEME: Final = "sim"
 PORT: Final = 7420
@@ -69,6 +72,13 @@ class Node:
         self.failed_starts = 0
         self.error_counts: Counter[str] = Counter()
         """Errors and faults that its processes counted."""
+
+    @property
+    def hub(self) -> "Hub":
+        """The hub of the running broker, in which checks and faults read its state."""
+        if self.server is None:
+            raise RuntimeError(f"{self.name} does not run")
+        return self.server._running()  # noqa: SLF001, no public call shows this state
 
     def collect_errors(self) -> None:
         """Add the errors that the process counted, before it ends."""
