@@ -50,3 +50,10 @@ def test_help_is_plain_english(path, command):
     shown = " ".join(re.sub("[│╭╮╰╯─]", " ", show(path)).split())
     for phrase in ("still told", "so many", "is told", "are told", "any number of them", "also none", "those that"):
         assert phrase not in shown
+
+
+@pytest.mark.parametrize(("path", "command"), list(commands()))
+def test_each_example_has_its_own_line(path, command):
+    """An example that is joined to another one can't be copied."""
+    for line in (command.help or "").splitlines():
+        assert len(re.findall(r"(?<!\S)busway [a-z]+", line)) <= 1 or "|" in line

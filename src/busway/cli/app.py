@@ -36,7 +36,7 @@ from busway.cli.replay import replay
 from busway.cli.reply import reply
 from busway.cli.req import req
 from busway.cli.retained import kept, pin, post, unpin
-from busway.cli.serve import serve
+from busway.cli.serve.command import serve
 from busway.cli.stream import stream_create, stream_info, stream_list, stream_remove, stream_update
 from busway.cli.sub import sub
 

@@ -1,4 +1,4 @@
-"""Cluster flags of `busway serve`: turns them into the busway.Cluster of the node. Called by busway.cli.serve."""
+"""Cluster flags of `busway serve`: turns them into the busway.Cluster of the node. Called by busway.cli.serve.command."""
 
 import dataclasses
 import os
