@@ -40,7 +40,7 @@ from busway.cluster.streams.survey import Survey
 from busway.errors import Rejected
 
 if TYPE_CHECKING:
-    from busway.broker.channels.consuming import ChannelConsumers
+    from busway.broker.channels.consumers import ChannelConsumers
     from busway.broker.channels.manager import Channels
     from busway.broker.hub import Hub
     from busway.broker.server_list import ServerList

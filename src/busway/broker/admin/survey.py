@@ -10,7 +10,7 @@ from busway.errors import Code
 from busway.streams import ChannelInfo, ChannelPart, StreamInfo, StreamPart
 
 if TYPE_CHECKING:
-    from busway.broker.channels.consuming import ChannelConsumers
+    from busway.broker.channels.consumers import ChannelConsumers
     from busway.broker.runtime import Runtime
 
 _SUMS: Final = (

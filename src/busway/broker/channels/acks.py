@@ -14,7 +14,7 @@ from busway.broker.channels.state.progress import Span
 from busway.errors import BusError, Code, StoreFailed
 
 if TYPE_CHECKING:
-    from busway.broker.channels.consuming import ChannelConsumers
+    from busway.broker.channels.consumers import ChannelConsumers
     from busway.broker.peers import ChannelPeers
     from busway.broker.runtime import Runtime
     from busway.broker.session import Session

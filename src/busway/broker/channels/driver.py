@@ -37,7 +37,7 @@ from busway.common import environment
 from busway.errors import BusError
 
 if TYPE_CHECKING:
-    from busway.broker.channels.consuming import ChannelConsumers
+    from busway.broker.channels.consumers import ChannelConsumers
     from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.broker")

@@ -1,6 +1,6 @@
 """All channels of a broker: opens, declares, moves and removes them, and gives them the time.
 
-The hub passes the events of streams to this module, and the frames of consumers to `consuming`.
+The hub passes the events of streams to this module, and the frames of consumers to `consumers`.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 
 from busway._core import block_records
 from busway.broker.channels import frames
-from busway.broker.channels.consuming import ChannelConsumers
+from busway.broker.channels.consumers import ChannelConsumers
 from busway.broker.channels.dead_letters.move import DeadLetters
 from busway.broker.channels.driver import ChannelDriver, ProgressLog
 from busway.broker.channels.frames import Join

@@ -19,7 +19,7 @@ from busway.common import environment
 from busway.settings import MiB
 
 if TYPE_CHECKING:
-    from busway.broker.channels.consuming import ChannelConsumers
+    from busway.broker.channels.consumers import ChannelConsumers
     from busway.broker.runtime import Runtime
 
 _AHEAD: Final = 4 * MiB

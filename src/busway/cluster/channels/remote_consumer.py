@@ -26,7 +26,7 @@ from busway.cluster.streams.remote import RemoteStream, RemoteStreams
 from busway.errors import Code, LimitExceeded
 
 if TYPE_CHECKING:
-    from busway.broker.channels.consuming import ChannelConsumers
+    from busway.broker.channels.consumers import ChannelConsumers
     from busway.broker.runtime import Runtime
 
 T = TypeVar("T", bound=Hashable)
