@@ -183,7 +183,8 @@ async def _connection(link: Link, url: str) -> AsyncIterator[Finding]:
             yield await _self(bus)
     except busway.BusError as error:
         hint = advice(error)
-        yield Finding("talk", "fail", f"{url}: {error}" + (f" ({hint})" if hint else ""))
+        text = str(error) if str(error).startswith(url) else f"{url}: {error}"
+        yield Finding("talk", "fail", text + (f" ({hint})" if hint else ""))
 
 
 async def _clock(bus: busway.Bus) -> Finding:

@@ -361,7 +361,9 @@ class Lifecycle:
             if isinstance(error, TimeoutError) and not isinstance(error, BusError):
                 raise ConnectFailed(f"{url}: no answer within {timeout:g} s") from error
             if isinstance(error, Disconnected):
-                raise ConnectFailed(f"{url}: {error}", code=error.code) from error
+                silent = url.startswith("tcp://") and connection.reason is None and not connection.greeted
+                hint = "; if the server needs TLS, write tls:// instead of tcp://" if silent else ""
+                raise ConnectFailed(f"{url}: {error}{hint}", code=error.code) from error
             raise
         finally:
             core.welcome = None

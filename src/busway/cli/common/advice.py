@@ -62,10 +62,10 @@ def _connecting(error: errors.ConnectFailed) -> str:
                 return "write tcp:// instead of tls://, or give another address with --url"
             case ssl.SSLError() if "alert" in text or "ALERT" in str(cause):
                 return _CLIENT_CERT
+    if "instead of tcp://" in text:
+        return "or give another address with --url"
     if "closed by the other side" in text or "connection was lost" in text:
-        if "tls://" in text:
-            return _CLIENT_CERT
-        return "the server may need TLS: write tls:// instead of tcp://, or give another address with --url"
+        return _CLIENT_CERT
     return "is a server running there? start one with 'busway serve', or give another address with --url or BUSWAY_URL"
 
 
