@@ -24,6 +24,8 @@ WHERE = {"path": "data"}
         ({"columns": "topic, payload"}, {"columns": ("topic", "payload")}),
         ({"failOnDataLoss": "FALSE"}, {"fail_on_data_loss": False}),
         ({"maxRecordsPerTrigger": "1_000"}, {"max_records": 1000}),
+        ({"timeout": "90"}, {"timeout": 90.0}),
+        ({"timeout": "1m30s"}, {"timeout": 90.0}),
     ],
 )
 def test_options_are_read(given: dict[str, str], wanted: dict[str, object]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from busway._core import check_pattern
+from busway.common.durations import duration
 from busway.errors import InvalidTopic
 from busway.streams import check_name
 from busway.topic import check_topic, is_reserved
@@ -130,9 +131,12 @@ def _seconds(text: str) -> float:
     try:
         found = float(text)
     except ValueError:
-        found = 0.0
+        try:
+            found = duration("", text)
+        except ValueError:
+            found = 0.0
     if not 0 < found < 1e6:
-        raise ValueError("give a number of seconds")
+        raise ValueError("give a number of seconds, or text such as 5s or 1m30s")
     return found
 
 

@@ -225,9 +225,9 @@ def test_compaction_keeps_every_row(spark: SparkSession, bus: Served, name: str,
     sorted_rows = lakes.pq.ParquetFile(file).read(["topic", "sequence"]).to_pylist()
     assert sorted_rows == sorted(sorted_rows, key=lambda row: (row["topic"], row["sequence"]))
     publish(bus, name, 5)
-    once(spark, bus, name, tmp_path, grace=0.0)
+    once(spark, bus, name, tmp_path, grace="0s")
     whole(bus, name, tmp_path)
-    assert compact(spark, str(tmp_path), below=1) == []
+    assert compact(spark, str(tmp_path), below=1, grace="10m") == []
 
 
 def test_compaction_that_would_lose_a_row_is_refused(
@@ -370,7 +370,7 @@ def test_it_goes_on_until_it_is_stopped(
             stop.set()
 
     archive(
-        spark, str(tmp_path), url=bus.url, streams=[name], interval=0.0, stop=stop, progress=progress, compact_below=1 << 20,
+        spark, str(tmp_path), url=bus.url, streams=[name], interval="1ms", stop=stop, progress=progress, compact_below=1 << 20,
         grace=0.0,
     )  # fmt: skip
     assert sum(one.rows for one in seen) == 10

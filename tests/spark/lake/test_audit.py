@@ -66,7 +66,7 @@ def test_each_fault_is_found_and_nothing_else(spark, block):
         broker = f"{number:032x}"
         rows += [{**one, "broker": broker} for one in case()]
         wanted += [Finding(kind, broker, "s", *rest) for kind, *rest in found]
-    report = audit(table(spark, rows), early=SECOND, late=99 * SECOND, block=block)
+    report = audit(table(spark, rows), early="1s", late=99, block=block)
     assert sorted(report.findings, key=repr) == sorted(wanted, key=repr)
     assert [one.kind for one in report.findings] == sorted((one.kind for one in wanted), key=list(KINDS).index)
     assert report.messages == len(rows)

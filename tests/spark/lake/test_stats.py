@@ -68,13 +68,22 @@ def test_nothing_has_no_intervals(spark):
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("1 minute", 60), ("30s", 30), ("1.5 h", 5400), ("day", 86400), ("2 mins", 120), ("10 seconds", 10)],
+    [
+        ("1 minute", 60),
+        ("30s", 30),
+        ("1.5 h", 5400),
+        ("day", 86400),
+        ("2 mins", 120),
+        ("10 seconds", 10),
+        ("1h30m", 5400),
+        (5, 5),
+    ],
 )
 def test_lengths_of_intervals(text, seconds):
     assert length(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "1", "minute 1", "0s", "1 month", "-1m", "400d", 5])
+@pytest.mark.parametrize("text", ["", "1", "minute 1", "0s", "1 month", "-1m", "400d", -5, True])
 def test_lengths_that_are_none(text):
     with pytest.raises(ValueError, match="can't be"):
         length(text)

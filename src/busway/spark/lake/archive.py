@@ -22,6 +22,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as fn
 
+from busway.common.durations import Duration, duration
 from busway.errors import BusError
 from busway.spark.columns import ddl
 from busway.spark.endpoints import DataLoss, Endpoints
@@ -82,25 +83,26 @@ def archive(
     streams: Sequence[str] = (),
     topics: Sequence[str] = (_ALL,),
     once: bool = False,
-    interval: float = 10.0,
+    interval: Duration = 10.0,
     channel: str | None = None,
     progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
     compact_below: int | None = None,
-    grace: float = GRACE,
+    grace: Duration = GRACE,
     fail_on_data_loss: bool = True,
     options: Mapping[str, str] | None = None,
 ) -> Progress:
-    """Archive streams of a bus (`url`) or folders (`path`), every `interval` seconds until `stop` is set, or `once`.
+    """Archive streams of a bus (`url`) or folders (`path`), every `interval` until `stop` is set, or `once`.
 
     With a url, each round moves the channel of each stream (`archived` by default) to the end of the archive, so that a
     stream with `retain_until` removes archived messages. If only some `topics` are archived, the channel moves only if
     it is named, because the stream then also removes messages of other topics. With `compact_below`, small files (in
-    bytes) are merged when a stream has many files of a day; the old files stay for `grace` seconds for readers.
+    bytes) are merged when a stream has many files of a day; the old files stay for `grace` for readers.
     Messages that were removed before they were archived raise DataLoss; with `fail_on_data_loss=False` the commit
     records their number (`lost`). `options` are further options of the source, such as `ca`. Returns the progress of
     the last round.
     """
+    pause, kept = duration("interval", interval), duration("grace", grace)
     given = dict(options or {}) | {name: text for name, text in (("url", url), ("path", path)) if text}
     given["topics"] = json.dumps(list(topics))  # a pattern may have a comma
     archiver = Archiver(
@@ -110,12 +112,12 @@ def archive(
         tuple(streams),
         _channel(channel, topics) if given.get("url") else "",
         fail=fail_on_data_loss,
-        grace=grace,
+        grace=kept,
     )
     stop = threading.Event() if stop is None else stop
     with archiver.lake.lock():
         archiver.begin()
-        return _rounds(archiver, stop, once, interval, compact_below, progress or (lambda _: None))
+        return _rounds(archiver, stop, once, pause, compact_below, progress or (lambda _: None))
 
 
 def _channel(named: str | None, topics: Sequence[str]) -> str:

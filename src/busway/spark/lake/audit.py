@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ from pyspark.sql import Column, DataFrame, Row, Window, functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from busway.common.checks import check_count
+from busway.common.durations import Duration, duration
 from busway.spark.lake import block_audit
 
 KINDS: Final = {
@@ -74,8 +74,8 @@ class AuditReport:
 def audit(
     df: DataFrame,
     *,
-    early: timedelta | None = timedelta(minutes=1),
-    late: timedelta | None = timedelta(days=1),
+    early: Duration | None = "1m",
+    late: Duration | None = "1d",
     most: int = 100,
     block: int = _BLOCK,
 ) -> AuditReport:
@@ -99,7 +99,8 @@ def audit(
     missing = [name for name in COLUMNS if name not in df.columns]
     if missing:
         raise ValueError(f"the column {missing[0]!r} is missing; an audit needs {', '.join(COLUMNS)}")
-    buckets, blocks = _buckets(df).persist(), _blocks(df, block, early, late).persist()
+    limits = _micros("early", early), _micros("late", late)
+    buckets, blocks = _buckets(df).persist(), _blocks(df, block, *limits).persist()
     try:
         total = _total(buckets)
         found = _places(_steps(blocks), most)
@@ -188,9 +189,8 @@ def _content(names: Sequence[str]) -> Column:
     return f.xxhash64("topic", *parts)
 
 
-def _blocks(df: DataFrame, block: int, early: timedelta | None, late: timedelta | None) -> DataFrame:
+def _blocks(df: DataFrame, block: int, early: int, late: int) -> DataFrame:
     """Return for each topic and block of offsets the first and the last message, and the problems between them."""
-    early_limit, late_limit = _micros(early), _micros(late)
     rows = df.select(
         *("broker", "stream", "topic", "offset", "sequence"),
         f.unix_micros("stored").alias("stored"),
@@ -199,15 +199,15 @@ def _blocks(df: DataFrame, block: int, early: timedelta | None, late: timedelta 
     )
 
     def work(block_rows: pa.Table) -> pa.Table:
-        return block_audit.look(block_rows, early_limit, late_limit)
+        return block_audit.look(block_rows, early, late)
 
     # Grouping by one number is faster than by texts. look() separates streams with the same hash.
     rows = rows.withColumn("group", f.xxhash64("broker", "stream", "block"))
     return rows.groupBy("group").applyInArrow(work, from_arrow_schema(block_audit.SCHEMA))
 
 
-def _micros(length: timedelta | None) -> int:
-    return 1 << 62 if length is None else length // timedelta(microseconds=1)
+def _micros(name: str, length: Duration | None) -> int:
+    return 1 << 62 if length is None else round(duration(name, length, none=True) * 1_000_000)
 
 
 def _steps(blocks: DataFrame) -> DataFrame:

@@ -12,6 +12,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, functions as fn
 
+from busway.common.durations import Duration, duration
 from busway.spark.columns import ddl
 from busway.spark.lake.spark_settings import own
 from busway.spark.lake.table_log.cleanup import left, tidy
@@ -46,21 +47,22 @@ def compact(
     streams: Sequence[str] = (),
     below: int = BELOW,
     target: int = TARGET,
-    grace: float = 600.0,
+    grace: Duration = 600.0,
     progress: Callable[[Compacted], None] | None = None,
 ) -> list[Compacted]:
     """Merge the files of a lake that are smaller than `below` bytes into files of about `target` bytes.
 
-    Files that were removed more than `grace` seconds ago are deleted. A running archive has locked the lake: use its
+    Files that were removed longer than `grace` ago are deleted. A running archive has locked the lake: use its
     `compact_below` instead.
     """
+    kept = duration("grace", grace)
     opened = Lake(lake)
     if not opened.exists():
         raise LakeError(f"{lake} is not a lake, because it has no commits: give the folder of an archive")
     with opened.lock():
         snapshot = opened.snapshot()
         tidy(opened, left(opened, snapshot))
-        deleted = opened.clean(snapshot, grace)
+        deleted = opened.clean(snapshot, kept)
         if deleted:
             opened.commit(snapshot, Commit(number=snapshot.number + 1, time=time.time(), kind="clean", deleted=deleted))
         return compact_some(

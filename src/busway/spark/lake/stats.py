@@ -9,19 +9,21 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row, Window, functions as f
 
 from busway.common.checks import check_count
+from busway.common.durations import Duration, duration
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _WORDS: Final = "s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?|d(?:ays?)?"
 
 
-def length(every: str | timedelta) -> timedelta:
-    """Parse the length of an interval. Raises ValueError."""
-    found = every if isinstance(every, timedelta) else None
-    if isinstance(every, str):
-        match = re.fullmatch(rf"\s*([0-9]+(?:\.[0-9]+)?)?\s*({_WORDS})\s*", every)
-        if match is not None:
-            found = timedelta(seconds=float(match[1] or 1) * _UNITS[match[2][0]])
-    if found is None or not timedelta(milliseconds=1) <= found <= timedelta(days=366):
+def length(every: Duration) -> timedelta:
+    """Parse the length of an interval: any duration, or words such as `1 minute`. Raises ValueError."""
+    words = re.fullmatch(rf"\s*([0-9]+(?:\.[0-9]+)?)?\s*({_WORDS})\s*", every) if isinstance(every, str) else None
+    try:
+        given = float(words[1] or 1) * _UNITS[words[2][0]] if words else duration("every", every)
+        found = timedelta(seconds=given)
+    except (ValueError, TypeError, OverflowError):
+        found = timedelta(0)
+    if not timedelta(milliseconds=1) <= found <= timedelta(days=366):
         raise ValueError(
             f"the length of an interval can't be {every!r}; give a length such as '1 minute', '30s' or '1h'"
         )
@@ -76,10 +78,10 @@ class StatsReport:
         return {**asdict(self), "every": self.every.total_seconds()}
 
 
-def stats(df: DataFrame, every: str | timedelta = "1 minute", *, top: int = 5) -> DataFrame:
+def stats(df: DataFrame, every: Duration = "1 minute", *, top: int = 5) -> DataFrame:
     """Return rates, sizes and latencies of a table with the columns of the source, a row for each interval.
 
-    `every` is the length of an interval: a timedelta, or a text such as `1 minute`, `30s`, `1h`. Intervals divide the
+    `every` is the length of an interval: seconds, a timedelta, or text such as `1 minute`, `30s`, `1h`. Intervals divide the
     time of storing. Columns: begin, messages, bytes, rate and throughput (messages and bytes per second), topics and
     senders (their number), p50, p90, p99 and max (of stored - time, in seconds), top_topics and top_senders (arrays of
     name, messages, bytes).
