@@ -31,19 +31,21 @@ def pub(
         bool, typer.Option("--durable", "-d", help="Store each message in the stream of its topic; print its position.")
     ] = False,
     expires: Annotated[
-        str | None,
+        float | None,
         typer.Option(
             "--expires",
             help="With --durable: the message is not delivered after this time.",
+            parser=values.duration,
             metavar="TIME",
             show_default=False,
         ),
     ] = None,
     delay: Annotated[
-        str | None,
+        float | None,
         typer.Option(
             "--delay",
             help="With --durable: the message is delivered only after this time.",
+            parser=values.duration,
             metavar="TIME",
             show_default=False,
         ),
@@ -74,9 +76,9 @@ def pub(
     fields = field_flags.fields(field)
     source = Source(body, file, lines, count, rate, seconds).checked()
     times: dict[str, Any] = {}
-    for name, text in (("expires", expires), ("delay", delay)):
-        if text is not None:
-            times[name] = flags.checked(partial(read_seconds, name, text))
+    for name, time in (("expires", expires), ("delay", delay)):
+        if time is not None:
+            times[name] = flags.checked(partial(read_seconds, f"--{name}", time))
     if (times or timeout is not None) and not durable:
         raise typer.BadParameter("--expires, --delay and --timeout are for stored messages: give --durable, too")
     times["timeout"] = timeout

@@ -235,7 +235,7 @@ def _limits(
 ) -> dict[str, Any]:
     """Return the limits that are given as flags; `none` removes a limit."""
     readers: dict[str, Callable[[str], Any]] = {"max_bytes": values.size, "max_count": values.count}
-    readers |= {name: partial(seconds, f"--{name.replace('_', '-')}") for name in ("max_age", "once")}
+    readers |= {name: partial(_age, f"--{name.replace('_', '-')}") for name in ("max_age", "once")}
     readers["retain_until"] = values.channel_name
     given = {"max_age": max_age, "max_bytes": max_bytes, "max_count": max_count, "once": once}
     given["retain_until"] = retain_until
@@ -248,6 +248,10 @@ def _limits(
         }
 
     return flags.checked(read)
+
+
+def _age(flag: str, text: str) -> float:
+    return seconds(flag, values.with_unit(text))
 
 
 def _object(info: StreamInfo) -> dict[str, Any]:

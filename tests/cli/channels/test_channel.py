@@ -84,7 +84,7 @@ async def test_a_channel_is_moved_paused_and_removed(shell, bus, orders):
         (("channel", "info", "orders", "nobody"), 5, "no channel 'nobody'"),
         (("channel", "update", "orders", "nobody", "--lease", "5s"), 5, "no channel 'nobody'"),
         (("channel", "update", "orders", "billing"), 2, "nothing to change"),
-        (("channel", "create", "orders", "billing", "--lease", "soon"), 2, "not a duration"),
+        (("channel", "create", "orders", "billing", "--lease", "soon"), 2, "not a length of time"),
         (("channel", "create", "orders", "billing", "--backoff", "1s,,2s"), 2, "a delay is empty"),
         (("channel", "update", "orders", "billing", "--backoff", "first=1s,x=2"), 2, "is not valid"),
         (("channel", "create", "orders", "billing", "--start", "soon"), 2, "'soon' is not a position"),

@@ -9,7 +9,17 @@ from busway.gateway.message_json import as_object
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("250ms", 0.25), ("10s", 10), ("5m", 300), ("2h", 7200), ("1d", 86400), ("1.5", 1.5), (" 3s ", 3)],
+    [
+        ("250ms", 0.25),
+        ("10s", 10),
+        ("5m", 300),
+        ("2h", 7200),
+        ("1d", 86400),
+        ("1.5", 1.5),
+        (" 3s ", 3),
+        ("1h30m", 5400),
+        ("2w", 1209600),
+    ],
 )
 def test_durations(text, seconds):
     assert values.duration(text) == seconds

@@ -141,7 +141,14 @@ def _with_variable(annotation: Any, verb: str) -> Any:
 
 
 class Command(TyperCommand):
-    """A typer command whose help shows no value type behind a switch."""
+    """A typer command. Its help shows no value type behind a switch, and its errors are the texts of our parsers."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # typer checks values by pydantic
+            raise
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _plain(super().get_params(ctx))

@@ -5,13 +5,13 @@ from datetime import datetime
 from fractions import Fraction
 
 from busway.cli.common.field_flags import shown
+from busway.common import durations
 from busway.message import Message
 from busway.positions import Position, encode_since
 from busway.streams import check_name
 from busway.topic import check_pattern, check_topic
 
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d)?")
-_SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[kmg])?(?:i?b)?", re.IGNORECASE)
 _BYTES = {None: 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _COUNTS = {None: 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -22,13 +22,19 @@ _SCHEMES = ("unix", "tcp", "tls", "memory")
 
 
 def duration(text: str | float) -> float:
-    """Parse `10s`, `5m`, `2h`, `1d` or `250ms` as seconds. A number without a unit is seconds."""
+    """Parse `10s`, `1h30m`, `7d` or `250ms` as seconds. A number without a unit is seconds."""
     if not isinstance(text, str):
         return text  # a flag's default
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(f"{text!r} is not a duration: write 250ms, 10s, 5m, 2h or 1d")
-    return float(found["number"]) * _SECONDS[found["unit"]]
+    try:
+        return durations.duration("", with_unit(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a length of time: write 250ms, 10s, 5m, 1h30m or 7d") from None
+
+
+def with_unit(text: str) -> str:
+    """Add the unit s to a duration that is a bare number."""
+    text = text.strip()
+    return f"{text}s" if _NUMBER.fullmatch(text) else text
 
 
 def size(text: str | int) -> int:
@@ -128,9 +134,9 @@ def shown_duration(seconds: float | None) -> str:
     """Format a duration in its largest whole unit: 7d, 90s; None is `for ever`."""
     if seconds is None:
         return "for ever"
-    for unit in ("d", "h", "m", "s"):
-        if seconds >= _SECONDS[unit] and seconds % _SECONDS[unit] == 0:
-            return f"{seconds / _SECONDS[unit]:g}{unit}"
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:g}{unit}"
     return f"{seconds:g}s"
 
 
