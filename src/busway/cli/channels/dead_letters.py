@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from busway.cli.channels.channel import Channel, Stream
-from busway.cli.common import completion, flags, terminal, values
+from busway.cli.common import flags, terminal, values
 from busway.cli.common.connect import Link, linked
 from busway.cli.common.tables import pairs, rows
 from busway.client.channels.dead_letters import LAST
@@ -26,17 +26,6 @@ Ids: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
         help="Ids of dead letters, or unique beginnings of ids.", parser=_id, metavar="[IDS]...", show_default=False
-    ),
-]
-Topic: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--topic",
-        help="Only dead letters of messages of this topic or pattern.",
-        parser=values.pattern,
-        autocompletion=completion.topics,
-        metavar="PATTERN",
-        show_default=False,
     ),
 ]
 Reason: TypeAlias = Annotated[
@@ -82,7 +71,7 @@ def channel_dead(
     channel: Channel,
     ids: Ids = None,
     last: Last = None,
-    topic: Topic = None,
+    topic: flags.Pattern = None,
     reason: Reason = None,
     since: Since = None,
     redriven: Redriven = False,
@@ -134,7 +123,7 @@ def channel_redrive(
     channel: Channel,
     ids: Ids = None,
     everything: All = False,
-    topic: Topic = None,
+    topic: flags.Pattern = None,
     reason: Reason = None,
     since: Since = None,
     json: flags.Json = False,
