@@ -160,10 +160,7 @@ class Lifecycle:
     def _log_waiting(self, attempts: int, error: BusError) -> None:
         if attempts == 0:
             urls = self.directory.order("", left=False)
-            shown = ", ".join(urls)
-            log.warning(
-                "no server answers at %s: %s; waiting for one", shown, error, extra={"urls": urls, "error": str(error)}
-            )
+            log.warning("no server answers: %s; waiting for one", error, extra={"urls": urls, "error": str(error)})
             return
         log.debug("attempt %d: %s", attempts + 1, error)
 
