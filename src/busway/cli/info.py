@@ -8,7 +8,7 @@ from busway.cli.channels import channel
 from busway.cli.common import flags, terminal
 from busway.cli.common.connect import Link, linked
 from busway.cli.common.tables import empty, ordered, pairs, rows
-from busway.cli.stream import row
+from busway.cli.stream import SPARE, row
 
 _SHORT = {
     "client": "client",
@@ -81,9 +81,11 @@ def _show(found: dict[str, Any], url: str, *, everything: bool) -> None:
         found["asked_at"] = url
     terminal.out.print(pairs("broker", ordered(found, _BROKER, everything=everything)))
     if streams:
-        terminal.out.print(rows("streams", [row(figures) for figures in streams], optional=_RARE))
+        terminal.out.print(rows("streams", [row(figures) for figures in streams], optional=_RARE, spare=SPARE))
     if channels := [figures for stream in streams for figures in stream.get("channels", ())]:
-        terminal.out.print(rows("channels", [channel.row(figures) for figures in channels], optional=channel.RARE))
+        terminal.out.print(
+            rows("channels", [channel.row(figures) for figures in channels], optional=channel.RARE, spare=channel.SPARE)
+        )
     if shared:
         terminal.out.print(rows("shared services", shared))
     if listed:

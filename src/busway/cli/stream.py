@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -60,7 +60,7 @@ def stream_list(link: Link, json: flags.Json = False) -> None:
             for info in found:
                 terminal.record(_object(info))
         else:
-            terminal.out.print(rows("", [_whole(info) for info in found]))
+            terminal.out.print(rows("", [_whole(info) for info in found], spare=SPARE))
         if found:
             report_unreached(found[0])
 
@@ -99,7 +99,11 @@ def stream_info(
         if len(parts) > 1:
             terminal.out.print(rows("parts", [_part(handle) for handle in parts]))
         if channels:
-            terminal.out.print(rows("channels", [channel.row(handle) for handle in channels], optional=channel.RARE))
+            terminal.out.print(
+                rows(
+                    "channels", [channel.row(handle) for handle in channels], optional=channel.RARE, spare=channel.SPARE
+                )
+            )
         if held:
             terminal.out.print(rows("topics", held))
 
@@ -299,11 +303,15 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+SPARE: Final = ("first", "buckets", "next", "store")
+"""Columns of a list of streams that are left out on a narrow screen."""
+
+
 def row(figures: dict[str, Any]) -> dict[str, Any]:
     """Return a row of a list of streams."""
     return {
         "stream": figures["name"],
-        "topics": " ".join(figures["topics"]) or "all others",
+        "topics": " ".join(topic or '""' for topic in figures["topics"]) or "all others",
         "store": figures["store"],
         "safety": figures.get("level") or figures["safety"],
         "kept": values.shown_duration(figures["max_age"]),

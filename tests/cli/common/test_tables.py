@@ -1,6 +1,11 @@
 """Lists and tables print one line for each thing, whatever others have written into it."""
 
+import io
+
+from rich.console import Console
+
 import busway
+from busway.cli.common import tables
 
 
 async def test_nobody_can_forge_a_line(shell, server, bus):
@@ -32,3 +37,21 @@ async def test_tables_show_names_as_they_are_and_on_their_line(shell, server):
     assert done.code == 0
     (line,) = (line for line in done.lines if "eve" in line)
     assert "[/]eve\\n[red]root\\x1b[2J" in line
+
+
+def printed(table: object, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_on_a_narrow_screen_spare_columns_are_left_out_and_no_number_is_cut() -> None:
+    records = [{"stream": "orders", "messages": 123_456, "first": 0, "next": 123_456, "topics": "orders/** " * 5}]
+    wide = printed(tables.rows("", records, spare=("first", "next")), 100)
+    assert wide[0].split() == ["stream", "messages", "first", "next", "topics"]
+    narrow = printed(tables.rows("", records, spare=("first", "next")), 40)
+    assert narrow[0].split() == ["stream", "messages", "next", "topics"]
+    assert narrow[1].split()[1:3] == ["123,456", "123,456"]
+    narrower = printed(tables.rows("", records, spare=("first", "next")), 30)
+    assert narrower[0].split() == ["stream", "messages", "topics"]
+    assert "…" not in "".join(wide + narrow + narrower)

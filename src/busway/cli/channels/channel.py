@@ -122,6 +122,8 @@ _FIRST = (
 """The figures of a channel that are shown first."""
 RARE = ("waiting", "redelivered", "dead", "lost")
 """Columns of a list of channels that are left out if they are zero in all rows."""
+SPARE = ("floor", "redelivered", "topic")
+"""Columns that are left out on a narrow screen."""
 
 
 @linked
@@ -140,7 +142,7 @@ def channel_list(link: Link, stream: AnyStream = None, json: flags.Json = False)
             for info in found:
                 terminal.record(info)
         elif found:
-            terminal.out.print(rows("", [row(msgspec.to_builtins(info)) for info in found], optional=RARE))
+            terminal.out.print(rows("", [row(msgspec.to_builtins(info)) for info in found], optional=RARE, spare=SPARE))
         else:
             terminal.note("no stream has a channel" if stream is None else f"the stream {stream!r} has no channel")
         if unreached := {node for info in found for node in info.unreached}:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -84,24 +85,58 @@ def pairs(title: str, values: dict[str, Any]) -> Table:
     return table
 
 
-def rows(title: str, records: list[dict[str, Any]], *, optional: Collection[str] = ()) -> Table:
+def rows(
+    title: str, records: list[dict[str, Any]], *, optional: Collection[str] = (), spare: Collection[str] = ()
+) -> "Rows":
     """Return a table of rows. A column is left out if it is empty in every row, or zero if it is `optional`.
 
-    On a narrow screen texts are wrapped, numbers are not.
+    On a narrow screen texts are wrapped, numbers are not; `spare` columns are left out, in their order, until it fits.
     """
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="cyan")
     names = [
         name
         for name in records[0]
         if any(row.get(name) not in (("", None, 0, "0") if name in optional else ("", None)) for row in records)
     ]
-    for name in names:
-        number = isinstance(records[0].get(name), int)
-        short = all(len(str(row.get(name) or "")) <= _SHORT for row in records)
-        table.add_column(name, justify="right" if number else "left", no_wrap=number or short)
-    for row in records:
-        table.add_row(*(_cell(row.get(name)) for name in names))
-    return table
+    return Rows(title, [{name: row.get(name) for name in names} for row in records], spare)
+
+
+class Rows:
+    """A table of rows that knows the width of the screen only when it is printed."""
+
+    def __init__(self, title: str, records: list[dict[str, Any]], spare: Collection[str]) -> None:
+        self._title = title
+        self._records = records
+        self._widths = {name: max(len(name), *(_cell(row[name]).cell_len for row in records)) for name in records[0]}
+        self._spare = spare
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        names = list(self._records[0])
+        for name in self._spare:
+            if self._least(names) <= options.max_width:
+                break
+            names = [other for other in names if other != name]
+        yield self._table(names)
+
+    def _least(self, names: list[str]) -> int:
+        """Return the least width of a table of these columns, with a gap of two between them."""
+        return sum(self._widths[name] if self._fixed(name) else _SHORT for name in names) + 2 * (len(names) - 1)
+
+    def _number(self, name: str) -> bool:
+        return isinstance(self._records[0][name], int)
+
+    def _fixed(self, name: str) -> bool:
+        """Return True if the column is not wrapped."""
+        return self._number(name) or all(len(str(row[name] or "")) <= _SHORT for row in self._records)
+
+    def _table(self, names: list[str]) -> Table:
+        table = Table(
+            title=self._title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="cyan"
+        )
+        for name in names:
+            table.add_column(name, justify="right" if self._number(name) else "left", no_wrap=self._fixed(name))
+        for row in self._records:
+            table.add_row(*(_cell(row[name]) for name in names))
+        return table
 
 
 def _cell(value: object) -> Text:
