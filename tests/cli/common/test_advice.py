@@ -28,6 +28,13 @@ def test_topics_of_busway(topic):
     assert hint(topic) is None
 
 
+@pytest.mark.parametrize("verb", ["sub", "pub"])
+async def test_a_pattern_that_is_refused_has_it_too(shell, verb):
+    done = await shell.run(verb, "orders.*")
+    assert done.code == 2
+    assert "did you mean 'orders/*'" in " ".join(done.notes.replace("│", " ").split())
+
+
 async def test_sub_and_pub_print_it_and_go_on(shell):
     done = await shell.run("sub", "a.b.>", "--for", "10ms")
     first, second = done.notes.splitlines()

@@ -1,9 +1,11 @@
 """Parsers and formatters of command line values: durations, sizes, addresses, formats. Used by flags; no I/O."""
 
 import re
+from collections.abc import Callable
 from datetime import datetime
 from fractions import Fraction
 
+from busway.cli.common.advice import hint
 from busway.cli.common.field_flags import shown
 from busway.common import durations
 from busway.message import Message
@@ -62,16 +64,22 @@ def _scaled(text: str | int, units: dict[str | None, int], wanted: str) -> Fract
 
 def topic(text: str) -> str:
     """Check a topic before anything is sent."""
-    check_topic(text)
-    return text
+    return _checked(check_topic, text)
 
 
 def pattern(text: str) -> str:
     """Check a topic, a pattern with `*` or `**`, or `re:` and a regular expression, before anything is sent."""
+    return _checked(check_pattern, text)
+
+
+def _checked(check: Callable[[str], object], text: str) -> str:
+    """Return the text if it passes the check. The error has the hint for a topic of another system."""
     try:
-        check_pattern(text)
+        check(text)
     except ValueError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        told = " ".join(str(error).split())
+        found = hint(text)
+        raise ValueError(told if found is None else f"{told}; {found}") from None
     return text
 
 
