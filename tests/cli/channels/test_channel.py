@@ -96,6 +96,7 @@ async def test_a_channel_is_moved_paused_and_removed(shell, bus, orders):
         (("take", "orders", "nobody"), 5, "'busway take --create'"),
         (("take", "orders", "billing", "--raw", "--json"), 2, "exclude each other"),
         (("take", "orders", "billing", "--exec", "true", "--no-ack"), 2, "--no-ack"),
+        (("take", "orders", "billing", "--exec", "true", "--peek"), 2, "--peek"),
     ],
 )
 async def test_what_can_not_be_done_is_told(shell, orders, arguments, code, words):
@@ -116,7 +117,7 @@ async def test_take_prints_and_acknowledges(shell, bus, orders):
     assert (await figures(bus)).floor == 3
     for flags in ((), ("--follow",)):  # a message that was only looked at has used up no delivery
         looked = await shell.run(
-            *("take", "orders", "billing", "-n", "2", "--no-ack", "--format", "{payload} {deliveries}", *flags)
+            *("take", "orders", "billing", "-n", "2", "--peek", "--format", "{payload} {deliveries}", *flags)
         )
         assert (looked.code, looked.out) == (0, b"3 1\n4 1\n")
     again = await shell.run("take", "orders", "billing", "-n", "100", "--format", "{payload} {deliveries}")

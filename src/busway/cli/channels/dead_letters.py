@@ -163,7 +163,8 @@ def channel_redrive(
             terminal.record(result)
         else:
             before = f"; {result.before:,} had been sent back before" if result.before else ""
-            terminal.note(f"{result.redriven:,} dead letters were sent back to {stream}/{channel}{before}")
+            what = "1 dead letter was" if result.redriven == 1 else f"{result.redriven:,} dead letters were"
+            terminal.note(f"{what} sent back to {stream}/{channel}{before}")
         if result.gone:
             terminal.note(
                 f"{result.gone:,} can't be sent back, because the stream has removed their messages or the messages have expired; "

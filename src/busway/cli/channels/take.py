@@ -52,7 +52,8 @@ def take(
         bool,
         typer.Option(
             "--ack/--no-ack",
-            help="Acknowledge printed messages, or leave them to the next consumer without counting a delivery.",
+            " /--peek",
+            help="Acknowledge printed messages, or only look: leave them to the next consumer without counting a delivery.",
         ),
     ] = True,
     command: Annotated[
@@ -85,7 +86,7 @@ def take(
         raise typer.BadParameter("--raw, --json and --format exclude each other")
     if command is not None and not ack:
         raise typer.BadParameter(
-            "--exec and --no-ack exclude each other: the exit status of the command decides; leave --no-ack out"
+            "--exec and --peek (--no-ack) exclude each other: the exit status of the command decides; leave --peek out"
         )
     render = flags.checked(lambda: renderer(raw=raw, json=json, format=format))
     note = (lambda _text: None) if quiet else terminal.note

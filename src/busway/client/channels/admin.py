@@ -119,7 +119,7 @@ class ChannelVerbs:
         A channel that does not exist is created, unless `create` is False. It begins at `start`: "first", "new", an
         offset, a position, a message, a time, or a length of time back. Given settings replace those of the channel,
         for all consumers. The defaults of a new channel: a message that is not acknowledged within a `lease` of 30 s
-        (0: no end) is redelivered, and after 5 `max_deliveries` (0: no limit) it moves to the topic `dead_letter`
+        (0: no end) is redelivered, and after 6 `max_deliveries` (0: no limit) it moves to the topic `dead_letter`
         ("dead/{stream}/{channel}"; "": none). A failed message is redelivered after the delays of `backoff`: a list
         such as ["1s", "5s", "30s"] whose last delay repeats, a busway.Backoff, or [] to redeliver at once. With
         `order_by`, which is "topic" or the name of a field, messages with the same topic or value are delivered one

@@ -34,7 +34,7 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     lease: float = 30.0
     """Seconds until an unacknowledged message is redelivered; 0: only when its consumer leaves."""
-    max_deliveries: int = 5
+    max_deliveries: int = 6
     """After so many deliveries without an acknowledgement a message is moved to the dead-letter topic; 0: never."""
     dead_letter: str = "dead/{stream}/{channel}"
     topic: str = "**"
