@@ -1,4 +1,4 @@
-"""The tests mirror the packages of src/busway; what several of them need is in support."""
+"""The tests mirror the packages of src/busway; helpers of several tests are in support."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What all tests share: event loops, certificates, a server with clients, and for each process commands and a PostgreSQL server."""
+"""Fixtures of all tests: event loops, certificates, a server with clients, and per process commands and PostgreSQL."""
 
 import asyncio
 import functools

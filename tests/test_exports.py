@@ -1,4 +1,4 @@
-"""What `import busway` gives is a promise: a name is added or taken away on purpose only."""
+"""The names of `import busway` are a promise: one is added or removed on purpose only."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Values that can be set check themselves: what can't be is refused by name."""
+"""Settings check themselves: an invalid value is refused with its name."""
 
 from typing import Any
 

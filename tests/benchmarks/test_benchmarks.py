@@ -1,4 +1,4 @@
-"""The report of the benchmarks: what its rows are made of."""
+"""The report of the benchmarks: its rows and how they are computed."""
 
 import pytest
 

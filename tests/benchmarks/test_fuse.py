@@ -1,4 +1,4 @@
-"""The benchmark of the file door: each part of it does what it says, on real mounts and for a moment; how fast is no matter here."""
+"""The benchmark of the file door: each part works on real mounts for a moment. Speed is not checked."""
 
 import os
 import struct

@@ -1,4 +1,4 @@
-"""The benchmark of the JSON door: each part of it does what it says, for a moment; how fast is no matter here."""
+"""The benchmark of the JSON door: each part works for a moment. Speed is not checked."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The benchmark of a mesh: each part of it does what it says, on real brokers and for a moment; how fast is no matter here."""
+"""The benchmark of a cluster: each part works on real brokers for a moment. Speed is not checked."""
 
 import pytest
 

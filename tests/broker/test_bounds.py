@@ -1,4 +1,4 @@
-"""Memory of the broker is bounded in bytes, whoever doesn't read or answer, and by whatever kind of message."""
+"""The broker's memory is limited in bytes, also with clients that don't read or answer, for every kind of message."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""`busway bench` when messages or its processes are lost: it ends, and says what happened."""
+"""`busway bench` when messages or processes are lost: it ends and reports the cause."""
 
 import asyncio
 import json

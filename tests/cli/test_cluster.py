@@ -1,4 +1,4 @@
-"""`busway cluster`, and what the other verbs say of a cluster."""
+"""`busway cluster`, and the output of other verbs about a cluster."""
 
 import json
 import signal

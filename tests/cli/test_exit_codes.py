@@ -1,4 +1,4 @@
-"""How verbs end when somebody else does: a reader that goes, a command that doesn't, certificates that don't fit."""
+"""Exit codes of verbs when the cause is outside: a closed pipe, a failing command, wrong certificates."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The help of every command, and what its flags have in common."""
+"""The help of every command, and the rules that all flags follow."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What `info`, `stream info`, `channel info` and `cluster` show people: the interesting part, with units, on a screen of 80 columns."""
+"""`info`, `stream info`, `channel info` and `cluster` for people: important figures with units on 80 columns."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Commands that only look at messages: publishers do not wait for them, and they report what they missed."""
+"""Commands that only watch messages: publishers do not wait for them, and they report missed messages."""
 
 import asyncio
 import os

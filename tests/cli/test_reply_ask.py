@@ -1,4 +1,4 @@
-"""`busway reply --shared --ask`: the command that is asked ends when nobody waits for what it says."""
+"""`busway reply --shared --ask`: the asked command ends when no requester waits for it."""
 
 import asyncio
 import os

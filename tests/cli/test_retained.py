@@ -1,4 +1,4 @@
-"""`busway post`, `pin`, `unpin`, `kept` and `serve --data`: what is kept, for how long, and what is printed of it."""
+"""`busway post`, `pin`, `unpin`, `kept` and `serve --data`: which messages are retained, how long, and the output."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Where stored messages are and what they survive, as `serve`, `pub --durable`, `info`, `stream` and `doctor` show it."""
+"""The store and the safety of messages in the output of `serve`, `pub --durable`, `info`, `stream` and `doctor`."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""`busway serve` from start to stop, and what happens without its libraries."""
+"""`busway serve` from start to stop, and without its optional libraries."""
 
 import asyncio
 import json

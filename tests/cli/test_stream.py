@@ -1,4 +1,4 @@
-"""`busway stream`, `replay`, `pub --durable`, `sub --since` and what `info` shows of streams."""
+"""`busway stream`, `replay`, `pub --durable`, `sub --since`, and the figures of streams in `info`."""
 
 import asyncio
 import json

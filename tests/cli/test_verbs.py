@@ -1,4 +1,4 @@
-"""Each verb: what it prints where, and how it ends."""
+"""Each verb: its output on stdout and stderr, and its exit code."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A forked child gets a clear error from what it inherited, and can connect anew."""
+"""A forked child gets a clear error from inherited clients, and can connect itself."""
 
 import asyncio
 import sys

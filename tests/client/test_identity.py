@@ -1,4 +1,4 @@
-"""Clients that are the same one after a restart: one at a time, the latest generation, and nothing of those before it afterwards."""
+"""Clients with an identity: one at a time, the latest generation wins, and earlier ones are refused."""
 
 import asyncio
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""What comes and goes leaves nothing behind."""
+"""Objects and tasks of closed clients, subscriptions and requests are released."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""A broker that is stopped orderly: it costs its clients no more than one that dies, and is soon done.
+"""The planned stop of a broker costs its clients no more than a crash, and ends soon.
 
 Durable publishes wait for the next connection, whether they were under way or begin meanwhile; what is stored or noted by
 then is answered before the broker closes.

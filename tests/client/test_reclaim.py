@@ -1,4 +1,6 @@
-"""What a server refuses to a client that comes back is asked for again, as long as that may be because of the client itself."""
+"""Registrations that a server refuses after a reconnect are retried while the client's own old connection may be the
+cause.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Coming back: events, schedules, several servers, restarts, and what happens to messages meanwhile."""
+"""Reconnects: events, delays, several servers, restarts, and messages published meanwhile."""
 
 import asyncio
 import signal

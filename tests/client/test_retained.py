@@ -1,4 +1,4 @@
-"""What is kept and the loss of the connection: posts come back, once, before `resumed`; pins are left to the broker."""
+"""Retained messages and lost connections: posts are restored once, before `resumed`; pins stay at the broker."""
 
 import asyncio
 from collections.abc import AsyncIterator

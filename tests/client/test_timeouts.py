@@ -1,4 +1,4 @@
-"""`timeout=` of what waits for an acknowledgement, with and without a connection."""
+"""The `timeout=` of calls that wait for an acknowledgement, with and without a connection."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Services over nodes on real sockets: shared ones, asking, fail-over, gathering, listeners, and who may serve."""
+"""Services across nodes on real sockets: shared ones, asking, fail-over, gathering, listeners, and exclusive topics."""
 
 import asyncio
 

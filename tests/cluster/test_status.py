@@ -1,4 +1,4 @@
-"""What is seen of a cluster: its figures, and what happens to it as messages."""
+"""The status of a cluster: its figures, and its events as messages."""
 
 import asyncio
 from contextlib import AsyncExitStack

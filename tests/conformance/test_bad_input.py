@@ -1,4 +1,4 @@
-"""Bad input to fields, rules, kept messages and services: a clear error for who gave it, and no harm to anybody else."""
+"""Invalid fields, rules, retained messages and services: a clear error for the caller, and no effect on other clients."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Channels over a lost connection, and over the end of a broker: what was acknowledged never comes again, the rest does."""
+"""Channels over lost connections and a broker restart: acknowledged messages never return, all others do."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a channel begins and goes to, which messages it chooses, who may consume it, and how it ends."""
+"""Settings of channels: start, seek, selection, exclusive consumers, and removal."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Taking from a channel: at least one message, at most so many, in time; and nothing is lost with whoever gives up."""
+"""Takes from a channel: at least one message, at most the given number, in time; a cancelled take loses nothing."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Channels: who gets which message of a stream, how many at a time, and what becomes of those that are not acknowledged."""
+"""Channels: which consumer gets which messages, how many at a time, and redelivery of unacknowledged ones."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Dead letters: what they record of the deliveries that failed, and messages that a consumer rejects."""
+"""Dead letters: the recorded deliveries, and rejected messages."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""Kept messages: send, post and pin, who is given them and when, and how they go."""
+"""Retained messages: publish, post and pin, which subscribers get them, and how they are removed."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Leases: a consumer keeps what it works on, for as long as `max_processing` allows."""
+"""Leases: the client renews them while a message is in work, up to `max_processing`."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Coming, going and being told: handshake facts, draining, stopping, sessions."""
+"""Life of a connection: facts of the handshake, draining, stopping, sessions."""
 
 import asyncio
 

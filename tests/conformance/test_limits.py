@@ -1,4 +1,4 @@
-"""Limits are told, never guessed: what is too large, too long or too many gets an error with its code."""
+"""Limits are reported: input that is too large, too long or too much gets an error with its code."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Publish and subscribe: who gets a message, how often, in which order."""
+"""Publish and subscribe: which subscribers get a message, how often, and in which order."""
 
 import asyncio
 

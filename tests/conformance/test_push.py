@@ -1,4 +1,4 @@
-"""Push: exactly one consumer takes it, or the pusher is told."""
+"""Push: exactly one consumer gets the message, or the publisher gets an error."""
 
 import asyncio
 from contextlib import AsyncExitStack

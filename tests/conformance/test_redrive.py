@@ -1,4 +1,4 @@
-"""Dead letters are listed, and sent back to the channel in which they died: all, some or those that match, each once."""
+"""Dead letters are listed and sent back to their channel: all, some, or matching ones, each once."""
 
 import re
 from collections import Counter

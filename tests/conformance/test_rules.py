@@ -1,4 +1,4 @@
-"""Rules of subscriptions: those the broker asks and those that only the client can ask."""
+"""Rules of subscriptions: those that the broker evaluates, and those that only the client can."""
 
 import re
 from typing import Any

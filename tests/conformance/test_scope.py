@@ -1,4 +1,4 @@
-"""Scopes at a broker that is in no cluster: its own clients are all there are, so remote is nobody."""
+"""Scopes at a broker without a cluster: its own clients are all clients, so the scope remote reaches none."""
 
 import pytest
 

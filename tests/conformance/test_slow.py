@@ -1,4 +1,4 @@
-"""Slow consumers: memory stays bounded, others go on, and what was missed is counted exactly.
+"""Slow consumers: memory stays limited, other clients continue, and missed messages are counted exactly.
 
 A client is made to stand still (`held`) by its transport no longer reading: all that the broker has for it piles up there. A
 consumer that doesn't take what its client has is another thing: the client goes on and says so to the broker.

@@ -1,4 +1,4 @@
-"""Every Python block of README and docs runs, and every `busway` command in them does.
+"""Every Python block of README and docs runs, and so does every `busway` command in them.
 
 The ```python blocks of a page run one after another in one namespace, with `await` allowed at the top, against a server of
 the test's own (the default address in a block is replaced by it). A ```text block right after one is what it prints. In

@@ -1,4 +1,4 @@
-"""Every example runs by itself, ends, and prints what it should."""
+"""Every example runs by itself, ends, and prints the expected output."""
 
 import os
 import subprocess

@@ -1,1 +1,1 @@
-"""Doors for those who speak other protocols."""
+"""Tests of the doors for other protocols."""

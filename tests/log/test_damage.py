@@ -1,4 +1,4 @@
-"""Whatever happens to the files of a log: it is found, told, and everything else can still be read."""
+"""Damaged files of a log: each damage is found and reported, and all other records can be read."""
 
 import random
 import shutil

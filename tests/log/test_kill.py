@@ -1,4 +1,4 @@
-"""A process that appends is killed at any moment: what it was told to be safe is there, once, and nothing else is."""
+"""A process that appends is killed at any moment: records reported as safe are there once, and no others."""
 
 import random
 import signal

@@ -1,4 +1,4 @@
-"""A log is a list: any sequence of calls gives what the model gives, in memory, on a disk and on simulated files."""
+"""A log is a list: any sequence of calls has the results of the model, in memory, on disk and on simulated files."""
 
 import shutil
 import tempfile

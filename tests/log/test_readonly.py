@@ -1,4 +1,4 @@
-"""A log that somebody else writes can be looked at: as it is now, and without a trace."""
+"""A log that another process writes can be read in its current state, and reading changes nothing."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is done and lies here once more is given to nobody; what was handed out on purpose after that is given."""
+"""Duplicates after a reconnect are dropped, and later deliveries of the same messages are not."""
 
 from collections import deque
 from types import SimpleNamespace

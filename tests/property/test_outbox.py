@@ -1,4 +1,4 @@
-"""Full outboxes, without sockets and clock: whatever is dropped is told at its place, and nothing else is missing."""
+"""Full outboxes, without sockets and clock: each dropped message is reported at its place, and no other is missing."""
 
 import random
 from collections.abc import Iterator

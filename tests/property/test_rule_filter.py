@@ -1,4 +1,4 @@
-"""Who gets a message where subscriptions have rules: the engine's index against asking every rule of every subscription."""
+"""Subscriptions with rules: the index of the engine against evaluating every rule of every subscription."""
 
 import random
 from typing import Any

@@ -1,4 +1,6 @@
-"""Native sessions against the native engine, without sockets: what is published is what is received, whatever the slots."""
+"""Native sessions against the native engine, without sockets: received messages equal the published ones, for all
+slots.
+"""
 
 import random
 

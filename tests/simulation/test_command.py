@@ -1,4 +1,4 @@
-"""`python -m tests.simulation`: what it prints, and how a failed seed is run again."""
+"""`python -m tests.simulation`: its output, and running a failed seed again."""
 
 import shlex
 import sys

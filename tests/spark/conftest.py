@@ -1,4 +1,4 @@
-"""What the tests of Spark share: one session for all that use one, in one process."""
+"""Fixtures of the Spark tests: one shared session in one process."""
 
 import os
 import sys

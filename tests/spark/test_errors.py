@@ -1,4 +1,4 @@
-"""What went wrong in Spark is told in one line."""
+"""Errors of Spark are explained in one line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a user may ask the source for, and what is said of what can't be."""
+"""Options of the source: accepted values, and the errors for all others."""
 
 from datetime import UTC, datetime
 

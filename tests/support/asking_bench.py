@@ -1,4 +1,4 @@
-"""The machine of shared services on a bench: providers, a clock that is moved by hand, and what it wanted done."""
+"""A bench for the machine of shared services: providers, a manual clock, and the recorded actions."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What tests of channels need again and again: a stream with numbered messages, and a connection that is lost."""
+"""Helpers for tests of channels: a stream with numbered messages, and a lost connection."""
 
 import asyncio
 from collections.abc import Iterable

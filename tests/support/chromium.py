@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its DevTools protocol: opens pages, runs scripts in them, waits for what they show."""
+"""A headless Chromium, driven over its DevTools protocol: opens pages, runs scripts in them, and waits for output."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Several nodes in this process, and what tests ask of them."""
+"""Several nodes in this process, and helpers that inspect them."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""A node and its mirror over real sockets, and what each of them has, for tests."""
+"""A node and its mirror over real sockets, and helpers that compare their content."""
 
 from contextlib import AsyncExitStack
 

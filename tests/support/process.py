@@ -1,4 +1,4 @@
-"""What the operating system knows of this process."""
+"""Figures of this process from the operating system."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A Spark cluster on this machine: a master and workers, each a process of its own, from what the PyPI package has."""
+"""A Spark cluster on this machine: a master and workers as processes, from the package on PyPI."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the suite needs of each kind of store: one to open, and the same one opened again."""
+"""Kits that open a store of each kind, and open the same one again."""
 
 from pathlib import Path
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""A broker with a stream in a store of some kind, which can be stopped and started again on what it has stored."""
+"""Kits of a broker with a stream in a store of each kind, which can be stopped and started again on its data."""
 
 import asyncio
 import time

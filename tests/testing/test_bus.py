@@ -1,4 +1,4 @@
-"""What busway.testing gives to users: a private bus, as a context manager and as a fixture."""
+"""busway.testing for users: a private bus, as a context manager and as a fixture."""
 
 import busway
 from busway.testing.plugin import bus  # noqa: F401, a fixture is used by its name

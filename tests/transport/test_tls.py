@@ -1,4 +1,4 @@
-"""TLS: who may talk to whom, and what the broker knows of its peer."""
+"""TLS: which peers are accepted, and the peer's name at the broker."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""Channels as a client sees them that knows only docs/protocol.md: what is refused harms nobody, and is told."""
+"""Channels for a client that knows only docs/protocol.md: refused frames get an error, and other clients continue."""
 
 from collections.abc import AsyncIterator
 from typing import Any

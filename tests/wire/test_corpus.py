@@ -1,4 +1,4 @@
-"""Replays what fuzzing found, and the seeds it begins with, through the Python binding: no crash, no half frame."""
+"""Replays the findings of fuzzing, and its first inputs, through the Python binding: no crash, no half frame."""
 
 import runpy
 from collections.abc import Callable

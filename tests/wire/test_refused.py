@@ -1,4 +1,4 @@
-"""Bytes that break the rules: the connection that sent them is told and closed, and nobody else notices."""
+"""Bytes that break the protocol: their connection gets an error and is closed, and other clients continue."""
 
 import random
 import struct

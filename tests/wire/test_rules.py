@@ -1,4 +1,4 @@
-"""Fields and rules that break the rules of the page: each is refused with its code and a text that says what is wrong."""
+"""Fields and rules that break docs/protocol.md: each is refused with its code and a text that names the error."""
 
 from typing import Any
 

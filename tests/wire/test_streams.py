@@ -1,4 +1,6 @@
-"""Stored messages as a client sees them that knows only docs/protocol.md: what is refused harms nobody, and is told."""
+"""Stored messages for a client that knows only docs/protocol.md: refused frames get an error, and other clients
+continue.
+"""
 
 import asyncio
 import time

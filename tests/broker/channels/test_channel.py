@@ -1,4 +1,4 @@
-"""Channels: who gets which message, and what becomes of it. The machine alone."""
+"""The channel machine: which consumer gets which message, and the result of each delivery."""
 
 import functools
 import operator

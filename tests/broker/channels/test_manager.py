@@ -1,4 +1,4 @@
-"""Channels and what they are noted in: nothing is said to be done before it is noted, and a journal that fails is told."""
+"""Channels and their journal: nothing is acknowledged before the journal has it, and a failing journal is reported."""
 
 import asyncio
 from collections.abc import Iterable

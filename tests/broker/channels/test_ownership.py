@@ -1,4 +1,4 @@
-"""What a broker takes in of what another one did with its channels."""
+"""Merging the progress that another broker made with this broker's channels."""
 
 import pytest
 

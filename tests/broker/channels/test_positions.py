@@ -1,4 +1,4 @@
-"""Channels: where they stand in a stream, how they are set, and what the stream does to them. The machine alone."""
+"""The channel machine: start positions, seeks, and changes of the stream below a channel."""
 
 import pytest
 

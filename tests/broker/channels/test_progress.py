@@ -1,4 +1,4 @@
-"""Channels: what of them survives a crash, and what they cost. The machine alone."""
+"""Channel progress: what survives a crash, and how much it costs. The machine alone."""
 
 from itertools import pairwise
 

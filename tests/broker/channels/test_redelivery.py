@@ -1,4 +1,4 @@
-"""Channels: what comes again, when, and how often before it is dead. The machine alone."""
+"""Redelivery: which messages, when, and how often before they become dead letters. The machine alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Channels: messages whose dead letters are sent back. The machine alone."""
+"""The channel machine: messages whose dead letters are sent back."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A channel that somebody else hands out for a while knows afterwards all that was done there, and forgets nothing of its own."""
+"""A suspended channel merges the progress that another broker made meanwhile, and keeps its own."""
 
 import random
 from copy import deepcopy

@@ -1,4 +1,6 @@
-"""The pins on disk: what was answered is there after a restart, damage is skipped and told, no disk ends the broker."""
+"""The file of pins: answered pins survive a restart, damage is skipped and reported, and disk errors never end the
+broker.
+"""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What is kept, in which order, for how long and up to which limit: the machine alone, with a clock of numbers."""
+"""The machine of retained messages: order, lifetime and limits, with a clock of numbers."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What a requester no longer wants is called off at once, while the connection of who was asked is still its own."""
+"""A cancelled request is called off at other nodes at once, before its connection number can be reused."""
 
 import asyncio
 from types import SimpleNamespace

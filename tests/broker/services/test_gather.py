@@ -1,4 +1,4 @@
-"""Requests on shared services that all answer, or one of them in parts: what the requester hears. The machine alone.
+"""Gathered and partial replies of shared services: what the requester receives. The machine alone.
 
 The classes with lines of the seed "Server BUS", phase 2, name the line that each test shows.
 """

@@ -1,4 +1,4 @@
-"""Processes killed with SIGKILL: providers in the middle of their work, publishers of what is kept, and the server itself."""
+"""Processes killed with SIGKILL: providers at work, publishers of retained messages, and the server."""
 
 import asyncio
 import json

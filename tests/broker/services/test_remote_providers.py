@@ -1,4 +1,6 @@
-"""Requests on shared services over several nodes: whose providers are tried, and what the nodes tell each other. The machine alone."""
+"""Requests on shared services across nodes: which providers are tried, and which messages the nodes send. The machine
+alone.
+"""
 
 import msgspec
 import pytest

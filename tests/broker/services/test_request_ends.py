@@ -1,4 +1,6 @@
-"""Requests on shared services: who is set aside after failures, and what ends them. The machine alone."""
+"""Requests on shared services: failing providers are set aside, and every way in which a request ends. The machine
+alone.
+"""
 
 from busway.broker.flags import END, FIELDS
 from busway.broker.services.actions import Answer, Call

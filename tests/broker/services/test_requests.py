@@ -1,4 +1,4 @@
-"""Requests on shared services: who is asked, who gets the request, what the requester hears. The machine alone.
+"""Requests on shared services: which providers are asked and called, and the requester's answer. The machine alone.
 
 The classes with lines of the seed "Server BUS", phase 2, name the line that each test shows.
 """

@@ -1,4 +1,4 @@
-"""Nodes whose machines of shared services talk to each other, providers of every kind, and a clock: whatever happens, each request ends once."""
+"""Machines of shared services on several nodes, with all kinds of providers: each request ends exactly once."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A broker whose disk takes no more, whose clock goes back, or whose files were damaged: told, contained, and it goes on."""
+"""A full disk, a clock set back and damaged files: the broker reports the error, limits the damage, and continues."""
 
 import asyncio
 import logging

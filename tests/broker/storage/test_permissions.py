@@ -1,4 +1,4 @@
-"""Permissions of a data folder: nobody but the user of the broker can read what is stored."""
+"""Permissions of a data folder: only the user of the broker can read stored messages."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""The streams of a broker: what it does with a data folder that is wrong, and with those who wait when a stream goes."""
+"""The streams of a broker: invalid data folders, and waiting clients when a stream is removed."""
 
 import asyncio
 import contextlib

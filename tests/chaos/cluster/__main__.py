@@ -1,4 +1,6 @@
-"""`python -m tests.chaos.cluster [ROUNDS] [--seed N] [--partition SECONDS]`: kill and cut off nodes of a mesh, and say what was lost."""
+"""`python -m tests.chaos.cluster [ROUNDS] [--seed N] [--partition SECONDS]`: kills and isolates nodes of a cluster, and
+reports losses.
+"""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""What the clients were told, and whether it fits together. A machine: it is given records, and says what is wrong.
+"""The history of the clients, and a machine that checks whether it is consistent.
 
 A message is known by its payload to publishers, and by its place (broker and offset) to consumers. An answered acknowledgement is a
 promise: the message is done and comes to nobody again. One without an answer may have been noted or not, so the message may come again or not.

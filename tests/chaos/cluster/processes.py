@@ -1,4 +1,4 @@
-"""The processes of a trial: nodes that can be killed and come back on the same folder, and clients that tell what happens to them."""
+"""The processes of a trial: nodes that can be killed and restarted on the same folder, and clients that report events."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""How long each client was without service while something was wrong. A machine: it is told when a client got on."""
+"""How long each client was without service during a fault. A machine: the caller reports when a client was served."""
 
 from statistics import median
 from typing import NamedTuple

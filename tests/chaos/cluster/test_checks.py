@@ -1,4 +1,4 @@
-"""What the trial looks for is found: each promise, broken once on purpose."""
+"""The checks of a trial find each guarantee that is broken on purpose."""
 
 import copy
 from collections.abc import Callable

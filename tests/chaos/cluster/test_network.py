@@ -1,4 +1,4 @@
-"""The network of the trial loses what it is told to lose, and nothing of it stays behind."""
+"""The network of a trial loses exactly the chosen packets, and leaves nothing behind."""
 
 import os
 import select

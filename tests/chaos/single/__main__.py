@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.single [ROUNDS] [SEED]`: kill a busy broker so many times, and say what it has forgotten."""
+"""`python -m tests.chaos.single [ROUNDS] [SEED]`: kills a busy broker repeatedly, and reports lost messages."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A broker that is killed at random moments under load: what it has acknowledged is there, once, and everybody goes on."""
+"""A broker killed at random moments under load: acknowledged messages are there once, and all clients continue."""
 
 from pathlib import Path
 

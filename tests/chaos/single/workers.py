@@ -1,4 +1,4 @@
-"""Who uses a broker that is killed: publishers of stored messages, and subscribers that must see each of them once."""
+"""Clients of a broker that is killed: publishers of stored messages, and subscribers that must see each of them once."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""`busway channel`, `busway take` and what `info` shows of channels."""
+"""`busway channel`, `busway take`, and the figures of channels in `info`."""
 
 import json
 import signal

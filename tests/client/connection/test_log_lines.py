@@ -1,4 +1,4 @@
-"""What the client logs: losses are warnings, and a failure that repeats is one line each."""
+"""Log lines of a client: losses are warnings, and a repeated failure is one line each."""
 
 import logging
 

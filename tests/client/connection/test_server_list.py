@@ -1,4 +1,4 @@
-"""Where a client may go, without a connection: what it was given, and what brokers tell."""
+"""The servers that a client may use, from its arguments and from brokers. No connection."""
 
 import random
 

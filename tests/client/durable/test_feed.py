@@ -1,4 +1,4 @@
-"""Durable publishes that nobody awaits: each is told once what became of it, also over a lost connection."""
+"""Durable publishes without await: each one's result is reported once, also after a lost connection."""
 
 import asyncio
 

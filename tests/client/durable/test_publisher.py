@@ -1,4 +1,4 @@
-"""Durable publishes over connections that die: at every frame and every byte, and with the broker itself.
+"""Durable publishes over connections that end at every frame and byte, and with the broker.
 
 Each publish has exactly one outcome: it is told a place, and is stored there, once.
 """

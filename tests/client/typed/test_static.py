@@ -1,4 +1,4 @@
-"""What a type checker makes of typed protocols: mypy in strict mode over a small program."""
+"""Typed protocols under a type checker: mypy in strict mode on a small program."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Dead letters of a cluster: each node stores those of its own messages; any node lists them and sends them back."""
+"""Dead letters of a cluster: each node stores those of its own messages; every node lists them and sends them back."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who waits until every linked node knows: the machine alone."""
+"""The barrier: calls wait until every linked node knows a registration. The machine alone."""
 
 from busway.cluster.links.barrier import FIRST, Barrier
 from busway.cluster.node import Node

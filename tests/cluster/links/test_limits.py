@@ -1,4 +1,4 @@
-"""Nodes with other limits than their neighbours: what is too long for one is not sent to it, told, and harms nobody."""
+"""Nodes with different limits: a message that is too long for a node is not sent to it, and that is reported."""
 
 import asyncio
 

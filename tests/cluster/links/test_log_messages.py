@@ -1,4 +1,4 @@
-"""What the log of a node tells of the others: that they are gone, and as loudly that they are there again; and by their names."""
+"""Log lines about other nodes: lost and restored links, at the same level and with the nodes' names."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Clients whose server was cut off from another node hear of it: what was published there meanwhile has not come."""
+"""Clients are informed when their server lost a link, since messages published at the other node are missing."""
 
 from types import SimpleNamespace
 

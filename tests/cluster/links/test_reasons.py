@@ -1,4 +1,4 @@
-"""Why there is no link to a server of the list: it is kept, and told wherever the server is missed."""
+"""The reason why a server of the list is not linked is stored and reported."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""What anybody who reaches the port of a node can do without the key of the cluster: little, and it is told in few words."""
+"""Connections to a node without the key of the cluster: refused, with a short log line."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Links over TLS: whose certificates are shown and trusted, and why there is no link."""
+"""Links over TLS: which certificates are sent and trusted, and the reasons of refused links."""
 
 from contextlib import AsyncExitStack
 

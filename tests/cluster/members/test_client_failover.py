@@ -1,4 +1,4 @@
-"""Clients of a cluster on real sockets: they learn who is there, and go elsewhere when their server is gone."""
+"""Clients of a cluster on real sockets: they learn the nodes, and connect to another one when their server is lost."""
 
 import asyncio
 import logging

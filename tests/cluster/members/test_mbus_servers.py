@@ -1,4 +1,4 @@
-"""What the mbus document says of servers, sentence by sentence (its words in quotation marks)."""
+"""The sentences of the mbus document about servers, one test each (quotation marks show its words)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who belongs to a cluster: machines without sockets and clocks, on a network that delays, cuts and loses."""
+"""Membership: machines without sockets and clocks, on a network that delays, cuts and loses messages."""
 
 import pytest
 

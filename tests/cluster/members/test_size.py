@@ -1,4 +1,4 @@
-"""What docs/howto/cluster.md says of the size of a cluster is what simulated nodes really send."""
+"""The traffic that docs/howto/cluster.md states for a cluster's size equals that of simulated nodes."""
 
 import re
 from pathlib import Path

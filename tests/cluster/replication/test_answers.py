@@ -1,4 +1,4 @@
-"""A mirror answers for a node that is gone: what that one has stored can be read, wherever one subscribes."""
+"""A mirror answers for a failed node: its stored messages can be read at every node."""
 
 import asyncio
 

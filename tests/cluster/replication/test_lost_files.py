@@ -1,4 +1,4 @@
-"""A node that has lost files gets its messages back from its mirror, and its channels where they were, before it hands anything out; and it tells."""
+"""A node that lost files restores messages and channel progress from its mirror before it delivers, and reports it."""
 
 import asyncio
 import shutil

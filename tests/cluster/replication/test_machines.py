@@ -1,4 +1,4 @@
-"""Origin and mirror without sockets: what is copied, from where on, and what an acknowledgement waits for."""
+"""The machines of primary and replica, without sockets: copied offsets, and conditions of an acknowledgement."""
 
 import random
 from collections import deque

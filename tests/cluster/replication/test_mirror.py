@@ -1,4 +1,4 @@
-"""Mirrors over real sockets: a full copy of what another node stores, kept up to date."""
+"""Mirrors over real sockets: a complete and current copy of another node's streams."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""An acknowledgement is answered when every mirror that may take over has heard of it."""
+"""An acknowledgement is confirmed when every mirror that may take over has recorded it."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Acknowledgements that wait for a mirror over real sockets, where a stream asks for it, and what becomes of them without."""
+"""Publishes in streams with safety=mirrored over real sockets: they wait for the mirror, and end without one."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a key may do: a pattern of its own must cover all that is asked for."""
+"""Grants of a key: one of its patterns must cover the whole requested pattern."""
 
 from itertools import product
 

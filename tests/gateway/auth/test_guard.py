@@ -1,4 +1,4 @@
-"""Keys at the door: what each may do, with what is there and with what is not, in commands, calls and at the addresses of events."""
+"""The guard of the door: what each key may do, in commands, calls and event addresses."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The keyring: files and the environment, who is let in, and what the others are told."""
+"""The keyring: keys from files and the environment, accepted signatures, and errors for all others."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The memory of requests: what came within the window is known, and what there is no room for is too late."""
+"""The replay guard: repeated requests within the window are refused, and so are those that it has no room for."""
 
 from hypothesis import given, strategies as st
 

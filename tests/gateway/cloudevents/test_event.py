@@ -1,4 +1,4 @@
-"""CloudEvents as values: the three modes both ways, what is refused, and that nothing is lost on the way to a message and back."""
+"""CloudEvents as values: the three modes in both directions, refused input, and a lossless conversion to messages."""
 
 import json
 from dataclasses import dataclass, field, replace

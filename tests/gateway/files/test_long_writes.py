@@ -1,4 +1,4 @@
-"""A long write comes in pieces: it is one message, whole, or none at all, whatever happens meanwhile."""
+"""A long write arrives in pieces: it becomes one complete message, or none."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The page on the bus as files does what it says: its Python blocks and its commands, in a real mount, in the order of the page."""
+"""The page about the bus as files: its Python blocks and commands run in a real mount, in their order."""
 
 import asyncio
 import re

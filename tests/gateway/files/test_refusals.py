@@ -1,4 +1,4 @@
-"""What a mount refuses leaves nothing behind, and what it can't show or do is told; each in a real mount."""
+"""Operations that a mount refuses have no effect and return an error; each in a real mount."""
 
 import errno
 import os

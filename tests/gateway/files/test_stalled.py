@@ -1,4 +1,4 @@
-"""A bus that does not answer, a service whose replies nobody reads: whoever waits is told in the end, and nothing grows."""
+"""A silent bus and unread replies: waiting callers get an error in the end, and memory does not grow."""
 
 import asyncio
 import contextlib

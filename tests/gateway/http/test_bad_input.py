@@ -1,4 +1,4 @@
-"""What is wrong, too much, too slow or meant badly: a clear answer, and nobody else notices."""
+"""Invalid, oversized, slow and hostile requests: a clear answer, and no effect on other clients."""
 
 import asyncio
 import json

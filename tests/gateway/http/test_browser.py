@@ -1,4 +1,4 @@
-"""The page of examples/browser in a real Chromium: it publishes, subscribes, calls services, signs, and says what went wrong."""
+"""The page of examples/browser in a real Chromium: it publishes, subscribes, calls services, signs, and shows errors."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Clients that have come to the wrong port hear what they have reached."""
+"""Clients of other protocols at a wrong port get an answer that names the port's protocol."""
 
 import asyncio
 import ssl

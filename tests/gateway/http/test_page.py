@@ -1,4 +1,4 @@
-"""The `curl` commands of the page on the JSON door do what it says."""
+"""The `curl` commands of the page on the JSON door print the output that the page shows."""
 
 import asyncio
 import re

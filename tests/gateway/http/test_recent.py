@@ -1,4 +1,4 @@
-"""What came a moment ago is found, what is older is made anew, and subscribers see no difference."""
+"""The cache of recent messages: recent ones are found, older ones are written again, and the output is equal."""
 
 import asyncio
 

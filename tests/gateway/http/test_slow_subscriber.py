@@ -1,4 +1,6 @@
-"""A thousand subscribers and one among them that takes nothing: it costs a bounded amount, is told and closed, and nobody misses anything."""
+"""One of a thousand subscribers reads nothing: it costs limited memory, gets an error and is closed; no other misses a
+message.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The messages that released zbus clients send, byte for byte, and what they expect in return.
+"""The messages of released zbus clients, byte for byte, and the answers that they expect.
 
 zbus-js 1.0.5, zbus-python 1.0.7 and zbuspy 1.2.0 speak the form with `headers`; each has its own way to write JSON.
 """

@@ -1,4 +1,4 @@
-"""What is scraped: the names, the figures, and that there are never too many."""
+"""Metrics: their names, their values, and the limited number of series."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A cluster, whose nodes have JSON doors."""
+"""Fixtures: a cluster whose nodes have JSON doors."""
 
 from tests.support.cluster import cluster
 

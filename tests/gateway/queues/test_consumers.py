@@ -1,4 +1,4 @@
-"""Subscriptions of the JSON door: order, turns, credit, filters, masks, and what happens when somebody leaves."""
+"""Subscriptions of the JSON door: order, round robin, credit, filters, masks, and leaving subscribers."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Whose turn it is, which tags a filter takes, and names there and back."""
+"""Round robin, tag filters, and the conversion of names in both directions."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What an audit finds: each fault that was put in, nothing else, and the same as a plain model of it."""
+"""The audit finds each injected fault and no other, like a plain model of it."""
 
 from collections import Counter, defaultdict
 from datetime import timedelta

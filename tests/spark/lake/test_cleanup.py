@@ -1,4 +1,6 @@
-"""What is done about files that no commit names: deleted if all of it is elsewhere, set aside if not. Without Spark and without a bus."""
+"""Files that no commit names: deleted if their messages exist in others, set aside if not. Without Spark and without a
+bus.
+"""
 
 from pathlib import Path
 

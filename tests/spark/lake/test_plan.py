@@ -1,4 +1,4 @@
-"""What a round of the archive is to cover, and which files of it a read may leave out: by numbers alone, without Spark and without a bus."""
+"""The plan of an archive round and of reads: offsets and files by numbers alone, without Spark and without a bus."""
 
 import pytest
 

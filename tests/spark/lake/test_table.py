@@ -1,4 +1,4 @@
-"""The table of everything equals what was published, row for row, while the archive, compaction and expiry run."""
+"""The table of a lake equals the published messages, row for row, while archive, compaction and expiry run."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What `busway lake run` does around its updates, without Spark: a bus that is gone, a mistake in a file, a server in use."""
+"""`busway lake run` around its updates, without Spark: a lost bus, a mistake in a file, a server in use."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Java is found, or what is missing is said."""
+"""Java is found, or the error names the missing package."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The sink in Spark: what is written is read back by a plain client, each row once, whatever fails or is killed meanwhile."""
+"""The sink in Spark: a plain client reads each written row once, also after failures and kills."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The source gives what a plain read of the same stream gives, whatever is asked for; and says what is wrong."""
+"""The source returns the rows of a plain read of the same stream for all options, and names errors."""
 
 import json
 from collections.abc import Iterator

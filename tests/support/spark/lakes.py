@@ -1,4 +1,4 @@
-"""Looks into a lake without Busway: what its commits name, counted by pyarrow."""
+"""Reads a lake without Busway: the files that its commits name, counted by pyarrow."""
 
 import json
 from collections import Counter

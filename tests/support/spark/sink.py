@@ -1,4 +1,4 @@
-"""What the sink writes, without Spark: writers, batches, and the place where rows arrive."""
+"""The sink without Spark: writers, batches, and the stream that gets the rows."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Mirrors in virtual time: what is read from a copy, and what a node that has lost its end does with what it gets back."""
+"""Mirrors in virtual time: reads from a copy, and a node that restores its lost end."""
 
 import asyncio
 from collections.abc import AsyncIterator

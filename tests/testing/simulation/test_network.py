@@ -1,4 +1,4 @@
-"""The simulated network: what arrives when, what is held up, and how a connection ends at either side."""
+"""The simulated network: arrival times, delays, and the end of a connection at each side."""
 
 import asyncio
 from collections.abc import Coroutine

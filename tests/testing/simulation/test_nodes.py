@@ -1,4 +1,4 @@
-"""Nodes in virtual time: what clients that go from one to another leave, and find again."""
+"""Nodes in virtual time: clients that move between nodes, and their messages, posts and services."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,6 @@
-"""A node that sleeps for longer than its clients wait for it, in virtual time: what they publish meanwhile is stored once, or it is told that it may not be."""
+"""A node that sleeps longer than its clients wait, in virtual time: their publishes are stored once, or reported as
+doubtful.
+"""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A client behind a slow way: what comes is much, the broker's questions and answers wait behind it, and it is back all the same."""
+"""A client behind a slow link with much traffic: heartbeats wait in the queue, and the client reconnects."""
 
 import asyncio
 

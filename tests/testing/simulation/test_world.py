@@ -1,4 +1,4 @@
-"""Worlds as programs use them: what the page on testing shows, and brokers that come and go."""
+"""Worlds in user programs: the examples of the page on testing, and brokers that start and stop."""
 
 import asyncio
 import re

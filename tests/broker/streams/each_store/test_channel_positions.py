@@ -1,4 +1,4 @@
-"""Channels over every store: where they stand is kept with the stream, and no message is forgotten."""
+"""Channels over every store: positions are stored with the stream, and no message is skipped."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Where channels stand, in a database: what was told is there after a restart, and only what changed is written."""
+"""Channel progress in a database: acknowledged progress survives a restart, and only changes are written."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Channels over every store: where they stand survives the broker, and they do the same wherever the messages are."""
+"""Channels over every store: progress survives the broker, and the behaviour is the same in each store."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What streams promise where several things happen at once: told what is lost, nothing twice, settings that stay."""
+"""Streams under concurrent changes: losses are reported, nothing is stored twice, and settings persist."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Messages that are to be delivered later: whoever reads the stream gets each of them once, when it was due or after it."""
+"""Delayed messages: each reader of the stream gets each of them once, when it is due or later."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""A stream's note, and what a server tells of its streams and services."""
+"""A stream's note, and the lists of a server's streams and services."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a stream promises, over every store: stored once, in order, without gaps, and given to whoever asks for it."""
+"""Durable messages over every store: stored once, in order, without gaps, and delivered to each reader."""
 
 import asyncio
 import time

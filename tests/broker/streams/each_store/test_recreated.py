@@ -1,4 +1,6 @@
-"""A stream that is removed and made again: no place means another message, whoever kept one misses nothing."""
+"""A stream that is removed and created again: an old position never means another message, and its reader misses
+nothing.
+"""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Dead letters over every store: what was sent back, and what was lost, survives the broker."""
+"""Dead letters over every store: redriven and lost letters survive the broker."""
 
 import busway
 from tests.support.net import within

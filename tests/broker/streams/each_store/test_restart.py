@@ -1,4 +1,4 @@
-"""What a broker finds again: everything it said was stored, and who sent it."""
+"""Restart of a broker: all acknowledged messages and their publishers are found again."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A stream that keeps what its channel has not done, over every store, whatever its limits say."""
+"""Retention over every store: a stream keeps messages that its channel has not finished, beyond its limits."""
 
 import asyncio
 import logging

@@ -1,4 +1,6 @@
-"""The process of a broker that is killed while it stores: what it was told is there, the rest is there whole or not at all."""
+"""A broker process killed while it stores: acknowledged messages are there, all others are there completely or not at
+all.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A stream whose database file holds something else: the broker goes on without it, and tells."""
+"""A stream whose database file has other content: the broker reports it and runs without the stream."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What only databases promise: one owner, several streams, versions of their tables, errors that say what is wrong."""
+"""Databases as stores: one owner, several streams, table versions, and errors that name the cause."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""A database that goes and comes back: clear errors meanwhile, nothing acknowledged is lost, nothing is stored twice."""
+"""A database outage: clear errors, no acknowledged message is lost, and none is stored twice."""
 
 import asyncio
 import random

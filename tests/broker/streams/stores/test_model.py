@@ -1,4 +1,4 @@
-"""Stores against a list: whatever is done in whatever order, a store has what a list of records would have."""
+"""Stores against a list: after any sequence of calls a store has the records of the list."""
 
 import asyncio
 import tempfile

@@ -1,4 +1,4 @@
-"""What every store promises, run on each kind."""
+"""The guarantees of every store, tested on each kind."""
 
 import asyncio
 

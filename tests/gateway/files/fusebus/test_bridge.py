@@ -1,4 +1,4 @@
-"""Between the file and the bus: order, room, and what becomes of messages when the bus is slow or gone. And mounting as others than root do."""
+"""The bridge between the file and the bus: order, limits, a slow or lost bus, and mounts of other users than root."""
 
 import asyncio
 import errno

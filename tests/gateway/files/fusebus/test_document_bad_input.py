@@ -1,4 +1,4 @@
-"""What is no message, no subscription and no client: each is refused with an error of the system, and everybody else goes on."""
+"""Invalid messages, subscriptions and clients: each gets a system error, and other clients continue."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""The life of a mount: how it comes and goes, what a killed one leaves, whom it lets in, and what happens without its bus."""
+"""The life of a mount: start and end, traces of a killed one, access of other users, and a lost bus."""
 
 import contextlib
 import errno

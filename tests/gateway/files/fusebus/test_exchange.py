@@ -1,4 +1,4 @@
-"""Who gets which message: the machine behind the two files, against a model of ten lines."""
+"""The machine behind the two files: which reader gets which message, against a model of ten lines."""
 
 import errno
 import random

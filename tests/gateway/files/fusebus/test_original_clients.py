@@ -1,4 +1,4 @@
-"""What programs that were written for fusebus do: its C++ client with a buffer of 1,024 bytes, and its tool in Python."""
+"""Programs written for fusebus: its C++ client with a buffer of 1,024 bytes, and its tool in Python."""
 
 import errno
 import os

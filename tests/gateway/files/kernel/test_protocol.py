@@ -1,4 +1,4 @@
-"""The kernel's requests: what is no good one is answered with an error, whatever it is, and nothing ends the mount."""
+"""The kernel's requests: each invalid one is answered with an error, and none ends the mount."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""A topic's file only shows messages: publishers do not wait for its mount, and an attribute counts what it missed."""
+"""A topic's file only shows messages: publishers do not wait for its mount, and an attribute counts missed messages."""
 
 import os
 import signal
