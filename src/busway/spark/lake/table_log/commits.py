@@ -73,7 +73,7 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ranges: tuple[Covered, ...] = ()
     added: tuple[File, ...] = ()
     removed: tuple[str, ...] = ()
-    """Files whose rows are in others now. They stay for a while, for those who read them."""
+    """Files whose rows are in other files now. They stay for a while, for their readers."""
     deleted: tuple[str, ...] = ()
     """Removed ones that are gone from the disk, too."""
 
@@ -102,7 +102,7 @@ class Snapshot:
     """Files that were removed and still lie there, and when that was."""
 
     def end(self, place: Place) -> int | None:
-        """Where to go on; None: nothing was archived of it."""
+        """The offset at which the archive continues; None: it has no message of this stream."""
         found = self.covered.get(place)
         return None if found is None else found.end
 
@@ -111,10 +111,10 @@ class Snapshot:
         return sum(file.rows for file in self.files.values())
 
     def apply(self, commit: Commit) -> None:
-        """Go on by one commit. Raises LakeError if it doesn't fit."""
+        """Apply the next commit. Raises LakeError if it does not continue this state."""
         if commit.number != self.number + 1:
             raise LakeError(
-                f"commit {self.number + 1} of the lake is missing: behind {self.number} comes {commit.number}"
+                f"commit {self.number + 1} of the lake is missing: after {self.number} comes {commit.number}"
             )
         for one in commit.ranges:
             before = self.covered.get(one.place)
@@ -123,8 +123,8 @@ class Snapshot:
                 continue
             if one.begin != before.end:
                 raise LakeError(
-                    f"commit {commit.number} of the lake goes on at offset {one.begin} of the stream {one.stream!r}, "
-                    f"but what is archived ends at {before.end}"
+                    f"commit {commit.number} of the lake continues at offset {one.begin} of the stream {one.stream!r}, "
+                    f"but the archive ends at {before.end}"
                 )
             lost, damaged = before.lost + one.lost, before.damaged or one.damaged
             jumped = before.jumped + one.jumped
@@ -197,5 +197,5 @@ def _sum(plain: Mapping[str, Any]) -> str:
 
 def _damaged(name: str, why: str) -> LakeError:
     return LakeError(
-        f"{name} is damaged ({why}): nobody knows what the lake holds without it. Bring it back from a copy"
+        f"{name} is damaged ({why}): the content of the lake is not known without it. Restore it from a copy"
     )

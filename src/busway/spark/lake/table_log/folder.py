@@ -179,7 +179,7 @@ class Lake:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Nobody else changes the lake meanwhile. Raises LakeError if somebody does."""
+        """Lock the lake for this writer. Raises LakeError if another process writes to it."""
         self._make(self.path())
         with self._claimed() if self.local else self._leased():
             self._locked = True
@@ -231,13 +231,15 @@ class Lake:
     def _busy(self, content: bytes) -> LakeError:
         try:
             owner = json.loads(content)
-            who = f"process {owner['pid']} on {owner['host']}"
+            owner_name = f"process {owner['pid']} on {owner['host']}"
         except (ValueError, KeyError, TypeError):
-            who = "somebody else"
-        return LakeError(f"the lake {self.name} is being written by {who}; one at a time can do that")
+            owner_name = "another process"
+        return LakeError(
+            f"the lake {self.name} is being written by {owner_name}; wait until it has ended, since a lake has one writer"
+        )
 
     def commit(self, snapshot: Snapshot, commit: Commit) -> None:
-        """Make a round part of the lake, and of the snapshot that it was made from. From here on it counts, even after a crash."""
+        """Add a round to the lake, durably, and to the snapshot that it was made from."""
         assert self._locked
         self._make(self.path(COMMITS))
         path = self.path(COMMITS, f"{commit.number:08d}.json")
@@ -286,7 +288,7 @@ class Lake:
         self._files.move(path, to)
 
     def clean(self, snapshot: Snapshot, grace: float) -> tuple[str, ...]:
-        """Remove what killed rounds have staged, and removed files that are old enough; the latter are told, for the next commit."""
+        """Delete staged files of killed rounds, and removed files that are old enough. Returns the latter, for the next commit."""
         assert self._locked
         for info in self._list(self.path(STAGING)):
             log.info("%s is left from a round that did not end, and is removed", info.path)
@@ -304,14 +306,14 @@ class Lake:
         self._files.delete_file(self.path(DATA, path))
 
     def set_aside(self, path: str) -> None:
-        """Move a file of `data` to where it is no part of the lake, and nobody deletes it."""
+        """Move a file of `data` out of the lake, into a folder that is never cleaned."""
         assert self._locked
         to = self.path(ASIDE, path)
         self._make(to.rpartition("/")[0])
         self._move(self.path(DATA, path), to)
 
     def delete_old(self, snapshot: Snapshot, grace: float) -> tuple[str, ...]:
-        """Delete removed files that nobody should be reading any more."""
+        """Delete removed files that no reader uses any more, after the grace period."""
         gone = tuple(path for path, since in snapshot.leaving.items() if since + grace <= time.time())
         for path in gone:
             with contextlib.suppress(FileNotFoundError):
@@ -357,7 +359,7 @@ class Lake:
         _sync(str(new.parent))
 
     def _taken(self, path: str) -> LakeError:
-        return LakeError(f"{path} is there already: somebody else writes to the lake {self.name}")
+        return LakeError(f"{path} exists already: another process writes to the lake {self.name}")
 
     def _put(self, path: str, content: bytes) -> None:
         if self.local:
