@@ -30,7 +30,7 @@ EVENT_PAUSE: int  # broker: (PAUSE, conn): stop reading from the connection unti
 EVENT_RESUME: int  # broker: (RESUME, conn): call engine.resume(conn) and read again
 EVENT_UNSERVE: int  # broker: (UNSERVE, conn, service, topic): a shared service has ended
 EVENT_KEEP: (
-    int  # broker: (KEEP, conn, number, flags, topic, time, fields, payload, frame); blocked until settle() or refuse()
+    int  # broker: (KEEP, conn, number, flags, topic, time, fields, payload, frame); blocked until unblock() or refuse()
 )
 # broker: (REQUEST, conn, number, flags, topic, each_ms, limit_ms, frame): to a shared service; conn may be a link
 EVENT_REQUEST: int
@@ -54,7 +54,9 @@ EVENT_PROVIDER: int  # broker: (PROVIDER, conn, service, topic, flags): a provid
 EVENT_ENDED: int  # client: (ENDED, id, code, text): a channel has ended
 EVENT_GAP: int  # client: (GAP, sub, (broker, stream), begin, end)
 EVENT_UNSUBSCRIBE: int  # broker: (UNSUBSCRIBE, conn, sub): a stream subscription has ended
-EVENT_DOUBT: int  # client: (DOUBT, sub): not all known retained messages were delivered again; call settle() later
+EVENT_DOUBT: (
+    int  # client: (DOUBT, sub): not all known retained messages were delivered again; call withdraw_missing() later
+)
 EVENT_READ: int  # broker: (READ, conn): read again, only its publishes wait
 EVENT_WAIT: int  # broker: (WAIT, conn): its publishes wait until a slow subscriber has room: call tick() often
 EVENT_FLOW: int  # client: (FLOW, stop): suspend publishing, or resume it
@@ -225,7 +227,7 @@ class Session:
         """Create the inbox of a subscription, before subscribe(). It outlives connections. If full, it drops messages
         by its policy. Under `block` and `disconnect` it reports EVENT_FULL and still accepts messages in flight."""
     def forget(self, sub: int) -> None: ...
-    def settle(self, sub: int) -> bool:
+    def withdraw_missing(self, sub: int) -> bool:
         """Withdraw retained messages that were not delivered again after a reconnect. Return True if there were any."""
 
 @disjoint_base
@@ -366,15 +368,15 @@ class Engine:
         pattern: str,
         group: str,
         rules: bytes,
-        handed: list[_Kept] | None,
+        retained: list[_Kept] | None,
     ) -> int:
         """Add a subscription, deliver its retained messages, and queue the RESULT. Return the code of the result."""
-    def hand(self, conn: int, subs: list[int], message: _Kept) -> bool:
+    def deliver_retained(self, conn: int, subs: list[int], message: _Kept) -> bool:
         """Deliver a retained message to subscriptions of a connection."""
     def miss(self, conn: int, subs: list[int]) -> None:
         """Count a message that these subscriptions miss for lack of room, and report it to the client."""
-    def withdraw(self, message: _Kept, far: bool) -> None:
-        """Report to watching clients that a retained message is gone. `far`: a client of another node had sent it."""
+    def withdraw(self, message: _Kept, remote: bool) -> None:
+        """Report to watching clients that a retained message is gone. `remote`: a client of another node had sent it."""
     def want_room(self, conn: int, sub: int | None = None) -> None:
         """Request EVENT_ROOM for when a connection has room, or one of its subscriptions."""
     def publish(self, message: _Kept, served: list[str] | None = None) -> tuple[int, list[str]]:
@@ -382,7 +384,7 @@ class Engine:
 
         `served`: the groups that another node has delivered the message to.
         """
-    def settle(self, conn: int) -> None:
+    def unblock(self, conn: int) -> None:
         """Resume a connection that EVENT_KEEP blocked."""
     def serve(self, conn: int, service: int, number: int, topic: str, flags: int) -> int: ...
     def ask(self, conn: int, service: int, call: int, origin: int, topic: str, frame: bytes) -> bool:
@@ -405,7 +407,7 @@ class Engine:
         """Queue CLOSE, and ignore further input of the connection."""
     def away(self) -> None:
         """Queue AWAY on the connections of all clients."""
-    def tell_servers(self, list: bytes, apart: bool) -> None:
+    def send_servers(self, list: bytes, apart: bool) -> None:
         """Queue SERVERS on the connections of all clients. `apart`: with the flag APART."""
     def pending(self, conn: int) -> int: ...  # bytes in its outbox
     def add_stream(self, stream: int, name: str, guid: bytes, log: Log, patterns: list[str] | None) -> None:
@@ -420,9 +422,9 @@ class Engine:
         """Deliver and confirm messages that have become safe. Call it when the log's fileno() is readable."""
     def add_cursor(self, conn: int, sub: int, stream: int) -> None:
         """Add a stream subscription, which misses no message. It is behind until replay() reports that it is live."""
-    def far_stream(self, guid: bytes, name: str) -> int:
+    def remote_stream(self, guid: bytes, name: str) -> int:
         """Return the number of a stream of another node."""
-    def far_behind(self, stream: int) -> None:
+    def remote_behind(self, stream: int) -> None:
         """Report that the route to a remote stream is lost: its live subscribers fall behind (EVENT_BEHIND)."""
     def delivered(self, stream: int) -> int: ...  # everything below this offset was delivered to subscribers
     def has_room(self, conn: int, sub: int) -> bool: ...
@@ -440,7 +442,7 @@ class Engine:
         """Deliver the matching records of a block that ends before `next` to a subscription. Return the next offset to
         read, a record that is held back since it may be the last, and whether the subscription is live now. `end`: the
         node that owns the stream had no more records."""
-    def hand_records(
+    def deliver_records(
         self, conn: int, id: int, stream: int, block: Block, spans: list[tuple[int, int]], deliveries: int
     ) -> tuple[int, list[tuple[int, int]]]:
         """Deliver records, given as (first offset, count), to the consumer of a channel. Return how many it delivered,
@@ -449,10 +451,10 @@ class Engine:
         self, ticket: int, topic: str, sender: str, time: int, session: int, fields: bytes, payload: bytes
     ) -> None:
         """Store a message of the broker itself. EVENT_OWN reports the result. A session stores a message only once."""
-    def tell_ended(self, conn: int, id: int, code: int, text: str) -> None: ...  # report that a channel has ended
+    def send_ended(self, conn: int, id: int, code: int, text: str) -> None: ...  # report that a channel has ended
     def release(self, stream: int, block: bytes) -> bool:
         """Append delayed messages that are due to the end of their stream. Return False if they could not be stored."""
-    def tell_gap(self, conn: int, sub: int, stream: int, begin: int, end: int) -> None: ...
+    def send_gap(self, conn: int, sub: int, stream: int, begin: int, end: int) -> None: ...
     def stats(self) -> dict[str, int]: ...
     def connection(self, conn: int) -> dict[str, int]: ...  # the figures of one connection
 
@@ -565,7 +567,7 @@ class Log:
     def stored(self, upto: int) -> None:
         """Report that the taken records of a front below this offset are stored, so that they are safe."""
     def fail(self, error: str, *, taken: bool = True) -> None:
-        """Report that waiting records of a front can't be stored: all, or only those not taken yet. settle() or the
+        """Report that waiting records of a front can't be stored: all, or only those not taken yet. remove_unwritten() or the
         engine's commit() removes them. The log refuses to append with this error for 100 ms."""
     def set(
         self,
@@ -583,10 +585,10 @@ class Log:
     ) -> None:
         """Change settings. The others keep their values."""
     def fileno(self) -> int | None:
-        """A file descriptor that is readable when `safe` has advanced or a write has failed: then call settle(). None:
+        """A file descriptor that is readable when `safe` has advanced or a write has failed: then call remove_unwritten(). None:
         flush() writes synchronously."""
-    def hear(self) -> None: ...  # clear fileno() when it is readable, before the engine's commit()
-    def settle(self) -> tuple[int, int, str] | None:
+    def clear_signal(self) -> None: ...  # clear fileno() when it is readable, before the engine's commit()
+    def remove_unwritten(self) -> tuple[int, int, str] | None:
         """Remove the records that could not be written: (first offset, offset after the last, reason). New records get
         these offsets again."""
     def append(self, rows: list[Row], now: int) -> list[tuple[int, int]]:
@@ -720,7 +722,7 @@ class ColumnBuffer:
 def furthest(messages: list[Message]) -> list[tuple[tuple[str, str], int]]:
     """Return (broker, stream) and the offset after the last message, for each stream of these messages."""
 
-def handed(
+def delivered_offsets(
     messages: Iterable[Message], channel: ref[Any]
 ) -> list[tuple[tuple[str, str], list[tuple[int, int]]]] | None:
     """Return the offsets of messages that this channel delivered, as (first, count) in their order by (broker, stream).

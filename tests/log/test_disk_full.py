@@ -1,4 +1,4 @@
-"""A disk that takes no more: what waits is refused and told, reading goes on, and writing resumes when there is room."""
+"""A full disk: waiting records are refused with an error, reads continue, and writes resume when there is room."""
 
 import random
 import resource
@@ -54,12 +54,12 @@ def test_full_and_room_again(room: int, bucket: int) -> None:
     log = Log.open(files, bucket_bytes=bucket, max_age=0)
     take(log, model, 7)
     log.flush()
-    assert log.settle() is None
+    assert log.remove_unwritten() is None
     safe = log.safe
     files.fail(room=room)
     take(log, model, 40, 100, fails=True)
     log.flush()
-    begin, end, why = log.settle() or (0, 0, "")
+    begin, end, why = log.remove_unwritten() or (0, 0, "")
     assert safe <= begin < end == len(model.records)
     assert "storage" in why or "space" in why
     model.cut(begin)
@@ -71,7 +71,7 @@ def test_full_and_room_again(room: int, bucket: int) -> None:
     # What was refused is not known to be stored: sent again it is.
     take(log, model, 40, 100)
     log.flush()
-    assert log.settle() is None
+    assert log.remove_unwritten() is None
     same(log, model)
     log.close()
     log = Log.open(files, bucket_bytes=bucket)
@@ -87,14 +87,14 @@ def test_a_sync_that_fails_is_never_trusted(bucket: int) -> None:
     files.fail(sync=True)
     take(log, model, 5, 10, fails=True)
     log.flush()
-    lost = log.settle()
+    lost = log.remove_unwritten()
     assert lost
     assert lost[2] == "the disk did not take it"
     model.cut(lost[0])
     files.fail()
     resumes(log, model, 50)
     log.flush()
-    assert log.settle() is None
+    assert log.remove_unwritten() is None
     same(log, model)
     files.power_cut(1)
     again = Log.open(files)
@@ -109,7 +109,7 @@ def test_what_was_promised_from_memory_waits_for_room() -> None:
     files.fail(room=10)
     take(log, model, 9, 10)
     log.flush()
-    assert log.settle() is None
+    assert log.remove_unwritten() is None
     assert log.stuck is not None
     assert log.stuck[1] == 9
     with pytest.raises(errors.DataFailed, match="a write or read failed"):
@@ -141,7 +141,7 @@ def test_random_disk_full() -> None:
                 if chance.randrange(3) == 0:
                     log.flush()
             log.flush()
-            if lost := log.settle():
+            if lost := log.remove_unwritten():
                 model.cut(lost[0])
             same(log, model)
             files.fail()

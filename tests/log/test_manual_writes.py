@@ -1,4 +1,4 @@
-"""A log whose writes are done by hand, files that outlive their process, and clocks that are held: what simulations stand on."""
+"""Logs with manual writes, files that outlive their process, and stopped clocks: the base of simulations."""
 
 import time
 
@@ -20,7 +20,7 @@ def test_nothing_is_safe_before_it_is_written() -> None:
     assert log.safe == 0
     log.write()
     assert (log.unwritten, log.safe) == (0, 2)
-    assert log.settle() is None
+    assert log.remove_unwritten() is None
 
 
 def test_what_can_not_be_written_is_told() -> None:
@@ -31,7 +31,7 @@ def test_what_can_not_be_written_is_told() -> None:
     log.flush()
     log.write()
     assert log.safe == 0
-    lost = log.settle()
+    lost = log.remove_unwritten()
     assert lost is not None
     assert lost[:2] == (0, 1)
     assert log.unwritten == 0

@@ -1,4 +1,6 @@
-"""The power is cut at any moment, on files that forget, tear and reorder what was not synced: what was safe is there again, and in its order."""
+"""A power cut at any moment, on files that lose, tear and reorder unsynced data: safe records are there, in their
+order.
+"""
 
 import random
 from contextlib import suppress
@@ -56,7 +58,7 @@ class Life:
                     taken = log.append([given], self.now)
                     assert taken in ([], [self.model.append(given)] if taken else [])
                 log.flush()
-        if gone := log.settle():
+        if gone := log.remove_unwritten():
             # Refused, but on a disk without power nobody can take it back: it may be there later.
             assert gone[0] >= self.safe
             raise errors.DataFailed(gone[2])
@@ -219,7 +221,7 @@ def test_a_full_bucket_that_the_disk_does_not_take_is_told(seed: int) -> None:
         log.append([row("a")], 1000)
     files.fail()
     log.write()
-    assert (log.stuck, log.settle(), log.safe) == (None, None, 60)
+    assert (log.stuck, log.remove_unwritten(), log.safe) == (None, None, 60)
     # The sync that failed has stored nothing, and the one after it would not have either.
     files = files.survivor()
     files.power_cut(seed)

@@ -1,5 +1,4 @@
-"""The front of a stream that somebody else stores, against a model: nothing is safe before it is stored, and what is not is as
-if it had never been."""
+"""The front of a stream in a database, against a model: no record is safe before it is stored, and failed ones vanish."""
 
 import select
 import time
@@ -32,7 +31,7 @@ def test_nothing_is_safe_before_it_is_stored() -> None:
     assert log.unstored(1000) is None, "not flushed"
     log.flush()
     assert rung(log)
-    log.hear()
+    log.clear_signal()
     first, end, block = log.unstored(1000) or (0, 0, b"")
     assert (first, end, [one.payload for one in stored(block)]) == (0, 2, [b"1", b"2"])
     assert log.unstored(1000) is None
@@ -64,7 +63,7 @@ def test_what_failed_never_was() -> None:
     log.fail("no database")
     with pytest.raises(DataFailed, match="no database"):
         log.append([row("a")], 1)
-    assert log.settle() == (0, 3, "no database")
+    assert log.remove_unwritten() == (0, 3, "no database")
     assert (log.next, log.safe, log.unstored(1000), last_sequences(log)) == (0, 0, None, {})
 
 
@@ -76,7 +75,7 @@ def test_only_what_was_not_taken_fails() -> None:
         if payload == b"0":
             assert log.unstored(1000)
     log.fail("in doubt", taken=False)
-    assert log.settle() == (1, 2, "in doubt")
+    assert log.remove_unwritten() == (1, 2, "in doubt")
     assert (log.next, last_sequences(log)) == (1, {"a": 1})
     log.stored(1)
     assert [one.payload for one in read_all(log)] == [b"0"]
@@ -165,7 +164,7 @@ def test_against_a_model(story: list) -> None:
         elif failures < 2:  # each takes a while
             begin = safe if what == "fail" else taken
             log.fail("gone", taken=what == "fail")
-            lost = log.settle()
+            lost = log.remove_unwritten()
             assert lost == ((begin, len(model.records), "gone") if begin < len(model.records) else None)
             failures += lost is not None
             model.cut(begin)

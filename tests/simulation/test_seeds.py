@@ -219,7 +219,7 @@ class Trusting:
     def __getattr__(self, name: str) -> Any:
         if name == "engine":
             return Trusting(self._real.engine)
-        return nothing if name == "far_behind" else getattr(self._real, name)
+        return nothing if name == "remote_behind" else getattr(self._real, name)
 
 
 def trust(self: RemoteStreams, hub: Any, *others: Any, honest: Any = RemoteStreams.__init__) -> None:

@@ -129,7 +129,7 @@ class Hub:
             client, session, name = self.known[conn]
             flags = event[3] & (POST | PIN | FIELDS)
             self.engine.publish((client, session, name, flags, event[4], event[8][16:]))
-            self.engine.settle(conn)
+            self.engine.unblock(conn)
         elif kind == _core.EVENT_BEHIND:
             self.cursors[conn, event[2]] = (self.cursors[conn, event[2]][0], event[4])
         elif kind == _core.EVENT_UNSUBSCRIBE:
@@ -161,7 +161,7 @@ class Hub:
         """A subscription that reads from the beginning of the log."""
         assert self.log is not None
         self.engine.add_cursor(conn, sub, 2)
-        self.engine.tell_gap(conn, sub, 2, self.log.first, self.log.first)
+        self.engine.send_gap(conn, sub, 2, self.log.first, self.log.first)
         self.cursors[conn, sub] = _core.Selection(pattern, rules), self.log.first
         self.replay(conn, sub)
 

@@ -1,4 +1,4 @@
-"""What the tests of the stored log share: rows, reading all of it, waiting until it is safe, and a model to compare with."""
+"""Helpers for tests of the log: rows, reading all of it, waiting until it is safe, and a model."""
 
 import select
 from collections.abc import Iterable
@@ -60,9 +60,9 @@ def wait_safe(log: Log) -> tuple[int, int, str] | None:
         if (fd := log.fileno()) is not None:
             ready, _, _ = select.select([fd], [], [], 30)
             assert ready, "the writer has not come back"
-        if lost := log.settle():
+        if lost := log.remove_unwritten():
             return lost
-    return log.settle()
+    return log.remove_unwritten()
 
 
 class Model:

@@ -374,9 +374,9 @@ def test_coming_back_repeats_no_kept_message_and_hides_no_withdrawal() -> None:
     assert kept_once(made, inboxes[1], 1, ["deliver-kept"]) == [("post", True), ("notify", False)]
     assert kept_once(made, inboxes[1], 2, ["deliver-kept"]) == [("notify", False)]
     assert kept_once(made, inboxes[1], 3, []) == [("notify", False)]
-    assert made.settle(1)
+    assert made.withdraw_missing(1)
     assert [(message.kind, message.kept) for message in inboxes[1].take(10)] == [("withdrawn", False)]
-    assert not made.settle(1)
+    assert not made.withdraw_missing(1)
     assert kept_once(made, inboxes[1], 4, ["deliver-kept"]) == [("post", True), ("notify", False)]
     feed(made, "deliver-withdrawn")
     assert [message.kind for message in inboxes[1].take(10)] == ["withdrawn"]

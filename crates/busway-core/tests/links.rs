@@ -406,7 +406,7 @@ fn a_shared_service_of_another_node_is_the_drivers_matter() {
     assert!(mesh.nodes[0].pass(false, (conn, service), 5, origin, &topic, &frame));
     mesh.pump();
     // The driver there chooses; the provider sees the requester.
-    let Some((1, Event::Request { conn: back, number: called, topic, frame, far: true })) = mesh.events.pop() else {
+    let Some((1, Event::Request { conn: back, number: called, topic, frame, remote: true })) = mesh.events.pop() else {
         panic!()
     };
     assert!(mesh.nodes[1].pass(false, (mesh.clients[bob].conn, 9), 7, back, &topic, &frame));

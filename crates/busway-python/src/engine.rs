@@ -64,11 +64,11 @@ fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
             (event::ASK, conn, number, topic, PyBytes::new(py, &frame)).into_pyobject(py)
         }
         // From another node: its number is in the place of the limits, which that node applies itself.
-        Event::Request { conn, number, topic, frame, far: true } => {
+        Event::Request { conn, number, topic, frame, remote: true } => {
             let (flags, frame) = (frame[5], PyBytes::new(py, &frame));
             (event::REQUEST, conn, number, flags, topic, 0, 0, frame).into_pyobject(py)
         }
-        Event::Request { conn, number, topic, frame, far: false } => {
+        Event::Request { conn, number, topic, frame, remote: false } => {
             let each = u32::from(u16::from_le_bytes([frame[6], frame[7]])) * 10;
             let limit = u32::from_le_bytes([frame[12], frame[13], frame[14], frame[15]]);
             let (flags, frame) = (frame[5], PyBytes::new(py, &frame));
@@ -315,19 +315,20 @@ impl Engine {
         pattern: &str,
         group: &str,
         rules: &[u8],
-        handed: Option<&Bound<'_, PyList>>,
+        retained: Option<&Bound<'_, PyList>>,
     ) -> PyResult<u16> {
-        let Some(handed) = handed else {
+        let Some(retained) = retained else {
             return Ok(self.core().subscribe(conn, sub, number, flags, policy, pattern, group, rules, &[]));
         };
-        let handed: Vec<_> = handed.iter().collect();
-        let handed = handed.iter().map(|one| Ok(kept(one.extract::<KeptParts>()?))).collect::<PyResult<Vec<_>>>()?;
-        Ok(self.core().subscribe(conn, sub, number, flags, policy, pattern, group, rules, &handed))
+        let retained: Vec<_> = retained.iter().collect();
+        let retained =
+            retained.iter().map(|one| Ok(kept(one.extract::<KeptParts>()?))).collect::<PyResult<Vec<_>>>()?;
+        Ok(self.core().subscribe(conn, sub, number, flags, policy, pattern, group, rules, &retained))
     }
 
     /// Reports to watching clients that a retained message is gone.
-    fn withdraw(&self, message: KeptParts<'_>, far: bool) {
-        self.core().withdraw(&kept(message), far);
+    fn withdraw(&self, message: KeptParts<'_>, remote: bool) {
+        self.core().withdraw(&kept(message), remote);
     }
 
     /// Requests `EVENT_ROOM` for when a connection has room.
@@ -337,8 +338,8 @@ impl Engine {
     }
 
     /// Delivers a retained message to subscriptions of a connection.
-    fn hand(&self, conn: u32, subs: Vec<u32>, message: KeptParts<'_>) -> bool {
-        self.core().hand(conn, &subs, &kept(message))
+    fn deliver_retained(&self, conn: u32, subs: Vec<u32>, message: KeptParts<'_>) -> bool {
+        self.core().deliver_retained(conn, &subs, &kept(message))
     }
 
     /// Counts a message that these subscriptions miss for lack of room, and reports it.
@@ -353,7 +354,7 @@ impl Engine {
     }
 
     /// Resumes a connection that `EVENT_KEEP` blocked.
-    fn settle(&self, conn: u32) {
+    fn unblock(&self, conn: u32) {
         self.core().settle_held(conn);
     }
 
@@ -406,8 +407,8 @@ impl Engine {
         self.core().away();
     }
 
-    fn tell_servers(&self, list: &[u8], apart: bool) {
-        self.core().tell_servers(list, apart);
+    fn send_servers(&self, list: &[u8], apart: bool) {
+        self.core().send_servers(list, apart);
     }
 
     fn pending(&self, conn: u32) -> usize {
@@ -450,13 +451,13 @@ impl Engine {
     }
 
     /// The number of a remote stream.
-    fn far_stream(&self, py: Python<'_>, guid: [u8; 16], name: &str) -> PyResult<u32> {
-        self.core().far_stream(&[&guid[..], name.as_bytes()].concat()).map_err(|fault| raised(py, &fault))
+    fn remote_stream(&self, py: Python<'_>, guid: [u8; 16], name: &str) -> PyResult<u32> {
+        self.core().remote_stream(&[&guid[..], name.as_bytes()].concat()).map_err(|fault| raised(py, &fault))
     }
 
     /// Reports that the route to a remote stream is lost: its live subscriptions fall behind.
-    fn far_behind(&self, stream: u32) {
-        self.core().far_behind(stream);
+    fn remote_behind(&self, stream: u32) {
+        self.core().remote_behind(stream);
     }
 
     /// Everything below this offset of a stream was delivered to subscribers.
@@ -495,7 +496,7 @@ impl Engine {
     }
 
     /// Delivers records (first offset, count) to the consumer of a channel. Returns how many, and the missing ones.
-    fn hand_records(
+    fn deliver_records(
         &self,
         conn: u32,
         id: u32,
@@ -506,7 +507,7 @@ impl Engine {
     ) -> (u64, Vec<(u64, u64)>) {
         let mut core = self.core();
         core.clock = now();
-        core.hand_records((conn, id, stream), &block.get().0, &spans, deliveries)
+        core.deliver_records((conn, id, stream), &block.get().0, &spans, deliveries)
     }
 
     /// Stores a message of the broker itself; `EVENT_OWN` reports the result.
@@ -530,8 +531,8 @@ impl Engine {
     }
 
     /// Reports to a client that a channel has ended.
-    fn tell_ended(&self, conn: u32, id: u32, code: u16, text: &str) {
-        self.core().tell_ended(conn, id, code, text);
+    fn send_ended(&self, conn: u32, id: u32, code: u16, text: &str) {
+        self.core().send_ended(conn, id, code, text);
     }
 
     /// Appends delayed messages that are due. Returns false if they could not be stored.
@@ -542,8 +543,8 @@ impl Engine {
     }
 
     /// Reports offsets that a subscription will never get.
-    fn tell_gap(&self, conn: u32, sub: u32, stream: u32, begin: u64, end: u64) {
-        self.core().tell_gap(conn, sub, stream, begin, end);
+    fn send_gap(&self, conn: u32, sub: u32, stream: u32, begin: u64, end: u64) {
+        self.core().send_gap(conn, sub, stream, begin, end);
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

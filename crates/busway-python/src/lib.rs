@@ -191,7 +191,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(check_pattern, m)?)?;
     m.add_function(wrap_pyfunction!(rules::check_fields, m)?)?;
     m.add_function(wrap_pyfunction!(message::furthest, m)?)?;
-    m.add_function(wrap_pyfunction!(message::handed, m)?)?;
+    m.add_function(wrap_pyfunction!(message::delivered_offsets, m)?)?;
     m.add_function(wrap_pyfunction!(log::block::block_records, m)?)?;
     m.add_function(wrap_pyfunction!(log::block::block_part, m)?)?;
     m.add_function(wrap_pyfunction!(log::block::encode_records, m)?)?;

@@ -244,7 +244,7 @@ type Runs<'py> = (Bound<'py, PyAny>, Vec<(u64, u64)>);
 /// The offsets of messages that a channel delivered, in their order, by (broker, stream); None: one of them is not from
 /// this channel. `channel` is the weak reference passed to `Session.own`.
 #[pyfunction]
-pub fn handed<'py>(
+pub fn delivered_offsets<'py>(
     py: Python<'py>,
     messages: &Bound<'py, PyAny>,
     channel: &Bound<'py, PyAny>,

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
 
-/// Becomes readable when it is rung, until `hear` is called.
+/// Becomes readable when it is rung, until `clear` is called.
 pub struct Bell {
     rung: Arc<AtomicBool>,
     pub ear: UnixStream,
@@ -27,7 +27,7 @@ impl Bell {
         Ok((Self { rung, ear }, Box::new(pull)))
     }
 
-    pub fn hear(&self) {
+    pub fn clear(&self) {
         // In this order: a ring before the second line is noticed by the caller, which checks its state afterwards; a
         // later ring leaves the file readable. In the other order a ring could be lost.
         let _ = (&self.ear).read(&mut [0; 8]);

@@ -219,7 +219,7 @@ impl Driver {
                 }
                 let Ok(block) = readers[cursor.stream as usize].read(cursor.next, most) else { break };
                 if block.first > cursor.next {
-                    engine.tell_gap(cursor.conn, cursor.sub, cursor.stream, cursor.next, block.first);
+                    engine.send_gap(cursor.conn, cursor.sub, cursor.stream, cursor.next, block.first);
                 }
                 let to = (cursor.conn, cursor.sub, cursor.stream);
                 let got = engine.replay(to, &block.bytes, (block.next, true), &cursor.selection, cursor.held.take());
@@ -304,7 +304,7 @@ impl Driver {
                         let first = self.readers[stream as usize].first();
                         let next = if since.is_empty() { first } else { self.readers[stream as usize].safe() };
                         engine.add_cursor(conn, sub, stream);
-                        engine.tell_gap(conn, sub, stream, next, next);
+                        engine.send_gap(conn, sub, stream, next, next);
                         self.cursors.push(Cursor { conn, sub, stream, next, held: None, behind: true, selection });
                     }
                 }

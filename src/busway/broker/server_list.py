@@ -61,7 +61,7 @@ class ServerList:
         self._leaving = True
         self.stop()
         if others := self.listing():
-            self._runtime.engine.tell_servers(msgspec.msgpack.encode(others), self._apart)
+            self._runtime.engine.send_servers(msgspec.msgpack.encode(others), self._apart)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -73,5 +73,5 @@ class ServerList:
         if (now := self.listing()) != self._sent or self._mixed or self._apart:
             apart, self._apart = self._apart, False
             self._sent, self._mixed = now, False
-            self._runtime.engine.tell_servers(msgspec.msgpack.encode(now), apart)
+            self._runtime.engine.send_servers(msgspec.msgpack.encode(now), apart)
             self._runtime.flush()

@@ -1,4 +1,4 @@
-"""Engines joined by their bytes: who misses nothing of another node's streams is given what comes, or hears from where on to read."""
+"""Engines joined by their bytes: subscribers of another node's streams get each message, or the offset to read from."""
 
 from busway import _core
 from tests.support import wire
@@ -15,7 +15,7 @@ def two(**limits: int):
     near, far = join(here, there)
     ann, bob = Raw(here, 1, "ann"), Raw(there, 2, "bob")
     bob.ask(wire.subscribe(1, 1, "a", since=SINCE))
-    stream = there.engine.far_stream(GUID, "orders")
+    stream = there.engine.remote_stream(GUID, "orders")
     there.engine.add_cursor(bob.conn, 1, stream)
     pump(here, there)
     ann.send(wire.topic(0, "a"))
@@ -59,7 +59,7 @@ def test_without_the_way_it_is_behind_where_it_was() -> None:
     seen = []
     there.cursors[bob.conn, 1] = _core.Selection("a"), 0
     there.disconnect(far)
-    there.engine.far_behind(stream)
+    there.engine.remote_behind(stream)
     there.handle(there.engine.flush())
     seen.append(there.cursors[bob.conn, 1][1])
     assert seen == [5]

@@ -27,10 +27,10 @@ class Engine:
     def node(self, conn, kind, number, body):
         self.asked.append((conn, number))
 
-    def far_stream(self, guid, name):
+    def remote_stream(self, guid, name):
         return 1
 
-    def far_behind(self, number):
+    def remote_behind(self, number):
         pass
 
 

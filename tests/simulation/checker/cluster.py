@@ -30,7 +30,7 @@ class RunFacts:
     """Programs that were not killed."""
     readers: list[str]
     """Living programs that read stored messages."""
-    settled: frozenset[str]
+    single_broker: frozenset[str]
     """Programs that used one broker only. Other programs may have resent unconfirmed messages to another broker."""
     orphans: frozenset[str]
     """Programs that used a lost node. Only that node had the messages that it confirmed while it was isolated."""
@@ -88,7 +88,7 @@ def _in_scope(ledger: History, program: str, keys: list[Key]) -> Iterator[str]:
 
 def _ordered(what: str, keys: list[Key], facts: RunFacts) -> Iterator[str]:
     """Check that messages of programs with one broker come once and in order."""
-    mine = [key for key in keys if key[0] in facts.settled]
+    mine = [key for key in keys if key[0] in facts.single_broker]
     if facts.refused:
         yield from once(what, mine)
     else:
@@ -138,9 +138,10 @@ def _stored(ledger: History, seen: ClusterState, facts: RunFacts) -> Iterator[st
             if key not in sent and not key[0].startswith("auditor"):
                 yield f"stored, but never sent: {payload(key)}"
     yield from once(
-        "message of a program with one broker, at several nodes:", (key for _, key in places if key[0] in facts.settled)
+        "message of a program with one broker, at several nodes:",
+        (key for _, key in places if key[0] in facts.single_broker),
     )
-    warned = ledger.doubtful | facts.settled
+    warned = ledger.doubtful | facts.single_broker
     yield from once(
         "message at several nodes without the event `doubtful`:", (key for _, key in places if key[0] not in warned)
     )

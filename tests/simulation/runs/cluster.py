@@ -118,7 +118,7 @@ async def run(scenario: Scenario, count: int) -> list[str]:
     how = RunFacts(
         living=[member.name for member in members],
         readers=[member.name for member in members if "read" in member.roles],
-        settled=frozenset(member.name for member in everybody if _settled(member, world)),
+        single_broker=frozenset(member.name for member in everybody if _used_one_broker(member, world)),
         orphans=frozenset(member.name for member in everybody if _hosts(member, world) & {node.name for node in lost}),
         calm=not set(scenario.happened) - {LATE, SKEW, UNEVEN, MIRRORS},
         refused=any(scenario.happened[kind] for kind in DISK),
@@ -187,7 +187,7 @@ def _hosts(member: Member, world: World) -> set[str]:
     return {name.partition("#")[0] for name in world.network.reached.get(member.name, {})}
 
 
-def _settled(member: Member, world: World) -> bool:
+def _used_one_broker(member: Member, world: World) -> bool:
     """True if a program has published to one broker only. A broker without storage is another one after a restart."""
     processes = world.network.reached.get(member.name, {})
     hosts = [name.partition("#")[0] for name in processes]

@@ -193,7 +193,7 @@ impl Engine {
     }
 
     /// Queues SERVERS on the connections of all clients; `apart`: this node was separated from another one.
-    pub fn tell_servers(&mut self, list: &[u8], apart: bool) {
+    pub fn send_servers(&mut self, list: &[u8], apart: bool) {
         self.tell_clients(kind::SERVERS, if apart { flag::APART } else { 0 }, list);
     }
 
@@ -260,7 +260,7 @@ impl Engine {
         let code = match self.add_subscription(conn, sub, flags, policy, pattern, group, rules) {
             Ok(()) => {
                 for one in kept {
-                    self.hand(conn, &[sub], one);
+                    self.deliver_retained(conn, &[sub], one);
                 }
                 if flags & flag::WAIT == 0 {
                     self.result(conn, number, code::OK, kept.len() as u64, "");
@@ -533,7 +533,7 @@ impl Engine {
             if gone.role == Role::Client {
                 self.drop_service(served);
             } else {
-                self.drop_afar(conn, id, served.topic);
+                self.drop_remote(conn, id, served.topic);
             }
         }
         for topic in gone.topics_in.drain(..) {
@@ -544,7 +544,7 @@ impl Engine {
         for topic in gone.topics_out.keys() {
             self.topics.unuse(*topic);
         }
-        self.settle(gone.owed.drain().collect(), gone.asked.drain().map(|(_, id)| id).collect(), &gone.who);
+        self.end_calls(gone.owed.drain().collect(), gone.asked.drain().map(|(_, id)| id).collect(), &gone.who);
         while let Some(buffer) = gone.outbox.pop(&mut self.pool) {
             self.pool.put(buffer);
         }

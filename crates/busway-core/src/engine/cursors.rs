@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::streams::{Stream, FAR};
+use super::streams::{Stream, REMOTE};
 use super::{Engine, Event};
 use crate::engine::connection::{Cursor, State};
 use crate::log::block::Block;
@@ -25,7 +25,7 @@ impl Engine {
     /// The subscriptions of a record that get it now. The others are behind, or fall behind here.
     pub(super) fn current(&mut self, to: u32, place: (u32, u64), ids: &[u32]) -> Vec<u32> {
         let (stream, offset) = place;
-        let whole = self.whole || stream < FAR;
+        let whole = self.whole || stream < REMOTE;
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return Vec::new() };
         let events = &mut self.events;
         let crowded = this.crowded;
@@ -39,7 +39,7 @@ impl Engine {
         }
         let now = |&sub: &u32| match this.cursors.get_mut(&(sub, stream)) {
             // For a remote stream, the owner and the offset to begin at are not known yet.
-            None => stream < FAR || !this.since.contains(&sub),
+            None => stream < REMOTE || !this.since.contains(&sub),
             Some(cursor) if cursor.behind || !whole => false,
             // It has read the record from a mirror's copy, before its node knew of the copy.
             Some(cursor) if offset < cursor.next => false,
@@ -58,14 +58,14 @@ impl Engine {
     pub(super) fn tell_behind(&mut self, conn: u32) {
         let peer = self.conn(conn).and_then(|this| this.peer.as_mut());
         for (stream, offset) in peer.map(|peer| std::mem::take(&mut peer.behind)).unwrap_or_default() {
-            self.tell_gap(conn, 0, stream, offset, offset);
+            self.send_gap(conn, 0, stream, offset, offset);
         }
     }
 
     /// The route to a remote stream is lost: its live subscriptions fall behind.
-    pub fn far_behind(&mut self, stream: u32) {
-        if let Some(far) = stream.checked_sub(FAR).and_then(|at| self.remote_streams.get(at as usize)) {
-            let done = far.done;
+    pub fn remote_behind(&mut self, stream: u32) {
+        if let Some(remote) = stream.checked_sub(REMOTE).and_then(|at| self.remote_streams.get(at as usize)) {
+            let done = remote.done;
             self.all_behind(stream, done);
         }
     }
@@ -113,12 +113,13 @@ impl Engine {
         let own = self.unwanted(conn, sub);
         // Safe records that were not delivered yet will arrive live.
         let here = |stream: &Stream| stream.done;
-        let (done, live) = if let Some(far) = at.checked_sub(FAR).and_then(|at| self.remote_streams.get(at as usize)) {
-            (u64::MAX, end && next >= far.done)
-        } else {
-            let done = self.streams.get(at as usize).and_then(Option::as_deref).map_or(u64::MAX, here);
-            (done, next >= done)
-        };
+        let (done, live) =
+            if let Some(remote) = at.checked_sub(REMOTE).and_then(|at| self.remote_streams.get(at as usize)) {
+                (u64::MAX, end && next >= remote.done)
+            } else {
+                let done = self.streams.get(at as usize).and_then(Option::as_deref).map_or(u64::MAX, here);
+                (done, next >= done)
+            };
         for record in records(block).take_while(|record| record.offset() < done) {
             if record.is_hidden(self.clock) || own == Some(record.session()) || !asking.asked(&record) {
                 continue;
@@ -146,7 +147,7 @@ impl Engine {
     }
 
     /// Delivers records of a block to the consumer of a channel. Returns how many, and the expired or missing ones.
-    pub fn hand_records(
+    pub fn deliver_records(
         &mut self,
         to: (u32, u32, u32),
         block: &Block,
@@ -170,7 +171,7 @@ impl Engine {
     }
 
     /// Reports to a client that a channel has ended.
-    pub fn tell_ended(&mut self, conn: u32, id: u32, code: u16, text: &str) {
+    pub fn send_ended(&mut self, conn: u32, id: u32, code: u16, text: &str) {
         self.put(conn, |out| {
             Writer::new(out, kind::UNCHANNEL, 0).u16(code).u32(id).bytes(text.as_bytes()).end();
         });
@@ -189,7 +190,7 @@ impl Engine {
     }
 
     /// Reports offsets that a subscription will never get.
-    pub fn tell_gap(&mut self, conn: u32, sub: u32, stream: u32, from: u64, to: u64) {
+    pub fn send_gap(&mut self, conn: u32, sub: u32, stream: u32, from: u64, to: u64) {
         self.tell_stream(conn, stream);
         self.put(conn, |out| {
             Writer::new(out, kind::GAP, 0).u16(0).u32(sub).u32(stream).u64(from).u64(to).end();

@@ -121,7 +121,7 @@ pub enum Event {
         topic: String,
         frame: Vec<u8>,
         /// The request is from another node.
-        far: bool,
+        remote: bool,
     },
     /// The requester of a shared service no longer waits.
     Cancel {

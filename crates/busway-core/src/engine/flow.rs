@@ -59,8 +59,8 @@ impl Engine {
         let holds = |to: u32, policy: u8, ids: &[u32]| {
             let this = open(to)?;
             let waits = |id: &&u32| {
-                let far = this.peer.is_some() && this.since.contains(*id);
-                stream.is_none_or(|stream| !far && !this.cursors.contains_key(&(**id, stream)))
+                let remote = this.peer.is_some() && this.since.contains(*id);
+                stream.is_none_or(|stream| !remote && !this.cursors.contains_key(&(**id, stream)))
             };
             let blocks = |id: &u32| this.held.get(id).is_some_and(Hold::blocks);
             let held = to != from && !this.held.is_empty() && ids.iter().filter(waits).any(blocks);
@@ -178,12 +178,12 @@ impl Engine {
     }
 
     /// Makes room for a message to a crowded connection. Returns whether it may be appended.
-    pub(super) fn make_room(&mut self, to: u32, ids: &[u32], policy: u8, far: bool) -> bool {
+    pub(super) fn make_room(&mut self, to: u32, ids: &[u32], policy: u8, remote: bool) -> bool {
         let limit = self.limits.outbox;
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return false };
         match policy {
             // If a node ignores HOLD, its messages are dropped in the end.
-            policy::BLOCK if !(this.stuck || far && this.outbox.bytes() >= 2 * limit) => return true,
+            policy::BLOCK if !(this.stuck || remote && this.outbox.bytes() >= 2 * limit) => return true,
             policy::BLOCK => {}
             _ if this.outbox.bytes() < limit => return true,
             policy::DROP_OLDEST => {

@@ -45,7 +45,7 @@ pub(super) enum From<'a> {
     /// A client that may be disconnected: its number, session and name.
     Kept(u32, u64, &'a str),
     /// A client of another node.
-    Far(&'a Who),
+    Remote(&'a Who),
 }
 
 impl From<'_> {
@@ -53,8 +53,8 @@ impl From<'_> {
         matches!(self, Self::Conn(from) if *from == conn)
     }
 
-    pub fn is_far(&self) -> bool {
-        matches!(self, Self::Far(_))
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Self::Remote(_))
     }
 }
 
@@ -205,14 +205,14 @@ impl Engine {
         let (sender, session) = match from {
             From::Conn(from) => self.conns[from as usize].as_ref().map(|from| (&*from.who.name, from.who.session))?,
             From::Kept(_, session, name) => (name, session),
-            From::Far(who) => (&*who.name, who.session),
+            From::Remote(who) => (&*who.name, who.session),
         };
         let (time, payload) = (body.time, body.payload);
         let seen = Seen { fields: &fields, topic: self.topics.text(passing.topic), sender, session, time, payload };
         let mut wanted = std::mem::take(&mut self.wanted);
         let asked = choice.select(&self.index, &seen, &mut wanted);
         if passing.scope != scope::GLOBAL || self.index.scoped > 0 {
-            wanted.retain(|sub| reaches(sub, passing.scope, from.is_far()));
+            wanted.retain(|sub| reaches(sub, passing.scope, from.is_remote()));
         }
         Some(self.narrowed_to(wanted, asked))
     }
@@ -371,11 +371,11 @@ impl Engine {
             _ => (members, &[][..]),
         };
         let near = self.next_in_turn(from, turn, ours);
-        if links.is_empty() || from.is_far() || near.is_some_and(|(room, _)| room) {
+        if links.is_empty() || from.is_remote() || near.is_some_and(|(room, _)| room) {
             return near.map(|(_, member)| member);
         }
-        let far = self.next_in_turn(from, turn, links);
-        far.filter(|(room, _)| *room).or(near).or(far).map(|(_, member)| member)
+        let remote = self.next_in_turn(from, turn, links);
+        remote.filter(|(room, _)| *room).or(near).or(remote).map(|(_, member)| member)
     }
 
     /// The first in turn that has room; else one without, preferably of a crowded connection and not a held
@@ -419,7 +419,7 @@ impl Engine {
         let ids = current.as_deref().unwrap_or(ids);
         let plain = passing.kind == kind::DELIVER || passing.kind == kind::RECORD;
         let open = if plain && held {
-            Some(self.unheld(from.is(to) || from.is_far(), to, ids, passing.place.is_some()))
+            Some(self.unheld(from.is(to) || from.is_remote(), to, ids, passing.place.is_some()))
         } else {
             None
         };
@@ -446,7 +446,7 @@ impl Engine {
         if self.conns[to as usize].as_deref().is_some_and(|this| this.is_too_long(HEAD + size)) {
             return self.leave_out(to, ids, plain);
         }
-        if crowded && plain && !self.make_room(to, ids, policy, from.is_far()) {
+        if crowded && plain && !self.make_room(to, ids, policy, from.is_remote()) {
             return false;
         }
         let (first, second) = if let Some((stream, _)) = passing.place {
@@ -521,7 +521,7 @@ impl Engine {
         let client = match from {
             From::Conn(from) => self.conns[from as usize].as_ref().map_or(0, |from| from.who.client),
             From::Kept(client, ..) => client,
-            From::Far(who) => who.client,
+            From::Remote(who) => who.client,
         };
         let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
         if this.last_sender.0 == client && this.senders_out.is(this.last_sender.1, &client) {
@@ -536,7 +536,7 @@ impl Engine {
                         (from.who.session, from.who.name.clone())
                     }
                     From::Kept(_, session, name) => (session, name.into()),
-                    From::Far(who) => (who.session, who.name.clone()),
+                    From::Remote(who) => (who.session, who.name.clone()),
                 };
                 let Some(this) = self.conns[to as usize].as_deref_mut() else { return 0 };
                 this.outbox.push(&mut self.pool, 64, |out| {

@@ -102,7 +102,7 @@ impl Engine {
             return;
         };
         let (origin, topic) = (*origin, *topic);
-        let from = who.as_deref().map_or(From::Conn(origin), From::Far);
+        let from = who.as_deref().map_or(From::Conn(origin), From::Remote);
         let route = self.topics.route(topic, &mut self.index);
         let new = Passing::new(kind::OFFER, *flags, topic, body);
         let passing = Passing { answer: Some(id), scope: *scope, ..new };
@@ -115,12 +115,12 @@ impl Engine {
         let mut ours = takers.len();
         if !self.links.is_empty() {
             // Own clients come first, then other nodes; a push from a node goes to no other node.
-            takers.retain(|taker| !(taker.link && from.is_far()));
+            takers.retain(|taker| !(taker.link && from.is_remote()));
             takers.sort_by_key(|taker| taker.link);
             ours = takers.partition_point(|taker| !taker.link);
         }
-        let (near, far) = takers.split_at_mut(ours);
-        for some in [near, far] {
+        let (local, remote) = takers.split_at_mut(ours);
+        for some in [local, remote] {
             some.rotate_left(self.push_turn % some.len().max(1));
         }
         let limit = self.limits.outbox;
@@ -268,7 +268,7 @@ impl Engine {
                     this.asked.insert(number, DRIVEN);
                 }
                 let topic = self.topics.text(topic).into();
-                self.events.push(Event::Request { conn, number, topic, frame: frame.into(), far: false });
+                self.events.push(Event::Request { conn, number, topic, frame: frame.into(), remote: false });
                 return Ok(Ok(()));
             }
             Service::Internal => {
@@ -450,7 +450,7 @@ impl Engine {
     }
 
     /// A connection ended: its pending calls are retried or fail, and its own requests are dropped.
-    pub(super) fn settle(&mut self, owed: Vec<u64>, asked: Vec<u64>, who: &Who) {
+    pub(super) fn end_calls(&mut self, owed: Vec<u64>, asked: Vec<u64>, who: &Who) {
         for id in asked {
             let call = self.forget(id).filter(|pending| matches!(pending, Pending::Call { .. }));
             if let Some(node) = call.map(|call| call.awaited()).filter(|&conn| self.role(conn) != Role::Client) {

@@ -49,8 +49,8 @@ impl Engine {
         // If a message is too long for a node, it is reported that its clients miss it.
         let long = |conn: u32| self.conns[conn as usize].as_deref().is_some_and(|this| this.is_too_long(size));
         let mut links: Vec<u32> = to.iter().filter(|member| member.link).map(|member| member.conn).collect();
-        to.retain(|member| !member.link || !from.is_far() && long(member.conn));
-        links.retain(|&conn| !from.is_far() && !long(conn));
+        to.retain(|member| !member.link || !from.is_remote() && long(member.conn));
+        links.retain(|&conn| !from.is_remote() && !long(conn));
         links.dedup();
         let mut groups = Vec::new();
         for (group, members) in teams {
@@ -80,7 +80,7 @@ impl Engine {
     }
 
     /// Delivers a retained message to a connection, or its withdrawal.
-    pub fn hand(&mut self, conn: u32, subs: &[u32], kept: &Kept) -> bool {
+    pub fn deliver_retained(&mut self, conn: u32, subs: &[u32], kept: &Kept) -> bool {
         if subs.is_empty() || !self.is_open(conn) {
             return false;
         }
@@ -123,7 +123,7 @@ impl Engine {
     }
 
     /// Reports a withdrawal to watching clients: to each member of a group, since each got the message.
-    pub fn withdraw(&mut self, kept: &Kept, far: bool) {
+    pub fn withdraw(&mut self, kept: &Kept, remote: bool) {
         if self.index.watchers == 0 {
             return;
         }
@@ -132,7 +132,7 @@ impl Engine {
         let passing = Passing::new(kind::DELIVER, flags, topic, kept.body);
         let who = Who { client: kept.client, session: kept.session, name: kept.name.into() };
         let own = self.sessions.get(&kept.session).copied();
-        let from = whose(&who, own, far);
+        let from = whose(&who, own, remote);
         let wants = |member: &Member| member.watch && !member.link && (member.echo || own != Some(member.conn));
         let (mut to, teams) = self.chosen(from, &passing, wants);
         to.extend(teams.into_iter().flat_map(|(_, members)| members));
@@ -169,12 +169,12 @@ impl Engine {
         }
         let topic = self.topics.use_text(topic);
         let kind = if ask { kind::ASK } else { kind::CALL };
-        let far = self.caller(origin, frame);
+        let remote = self.caller(origin, frame);
         // Another node gathers the replies of its own clients.
         let gather = if self.role(conn) == Role::Client { 0 } else { flag::GATHER };
         let flags = frame[5] & (flag::FIELDS | gather);
         let passing = Passing { answer: Some(call | DRIVEN), ..Passing::new(kind, flags, topic, &frame[HEAD..]) };
-        let from = far.as_deref().map_or(From::Conn(origin), From::Far);
+        let from = remote.as_deref().map_or(From::Conn(origin), From::Remote);
         let taken = self.deliver(from, conn, passing, &[service], 0, &mut u32::MAX.clone());
         self.topics.unuse(topic);
         taken
@@ -217,9 +217,9 @@ impl Engine {
 }
 
 /// The sender of a retained message, as receivers see it.
-fn whose(who: &Who, own: Option<u32>, far: bool) -> From<'_> {
+fn whose(who: &Who, own: Option<u32>, remote: bool) -> From<'_> {
     match own {
-        _ if far => From::Far(who),
+        _ if remote => From::Remote(who),
         Some(conn) => From::Conn(conn),
         None => From::Kept(who.client, who.session, &who.name),
     }

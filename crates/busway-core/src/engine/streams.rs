@@ -29,7 +29,7 @@ const NONE: u32 = u32::MAX;
 const GONE: u32 = u32::MAX - 1;
 
 /// Remote streams have numbers from here on.
-pub(super) const FAR: u32 = 1 << 31;
+pub(super) const REMOTE: u32 = 1 << 31;
 
 /// A log that tools may read beside the engine; None: it was closed.
 pub type Shared = Arc<Mutex<Option<Log>>>;
@@ -112,8 +112,11 @@ impl Engine {
     /// Sets the safety level of messages of a stream, as in STREAM. Clients get it with the next STREAM.
     pub fn set_level(&mut self, at: u32, level: u16) {
         let own = self.levels.get_mut(at as usize);
-        let far = at.checked_sub(FAR).and_then(|at| self.remote_streams.get_mut(at as usize)).map(|far| &mut far.level);
-        if own.or(far).is_some_and(|before| std::mem::replace(before, level) != level) {
+        let remote = at
+            .checked_sub(REMOTE)
+            .and_then(|at| self.remote_streams.get_mut(at as usize))
+            .map(|remote| &mut remote.level);
+        if own.or(remote).is_some_and(|before| std::mem::replace(before, level) != level) {
             for this in self.conns.iter_mut().flatten() {
                 this.streams.retain(|&known| known != at);
             }
@@ -211,7 +214,7 @@ impl Engine {
     /// Delivers and confirms safe messages, and reports those that could not be stored.
     pub fn commit(&mut self, at: u32) {
         let Some(mut stream) = self.streams.get_mut(at as usize).and_then(Option::take) else { return };
-        let look = |log: &mut Log| (log.settle(), log.safe(), log.reader());
+        let look = |log: &mut Log| (log.remove_unwritten(), log.safe(), log.reader());
         let Some((lost, safe, reader)) = lock(&stream.log).as_mut().map(look) else {
             self.streams[at as usize] = Some(stream);
             return;
@@ -293,7 +296,7 @@ impl Engine {
             self.all_behind(at, done);
             // Another node may have read up to the former end, and now waits for live records.
             for link in self.links.clone() {
-                self.tell_gap(link, 0, at, done, done);
+                self.send_gap(link, 0, at, done, done);
             }
         }
     }
@@ -356,9 +359,12 @@ impl Engine {
         let Some(this) = self.conns.get_mut(conn as usize).and_then(Option::as_deref_mut) else { return };
         if !this.streams.contains(&at) {
             this.streams.push(at);
-            let far = at.checked_sub(FAR).and_then(|at| self.remote_streams.get(at as usize));
-            let Some(name) = far.map(|far| &far.name).or_else(|| self.stream_names.get(at as usize)) else { return };
-            let level = far.map_or_else(|| self.levels.get(at as usize).copied().unwrap_or(0), |far| far.level);
+            let remote = at.checked_sub(REMOTE).and_then(|at| self.remote_streams.get(at as usize));
+            let Some(name) = remote.map(|remote| &remote.name).or_else(|| self.stream_names.get(at as usize)) else {
+                return;
+            };
+            let level =
+                remote.map_or_else(|| self.levels.get(at as usize).copied().unwrap_or(0), |remote| remote.level);
             this.outbox.push(&mut self.pool, 64, |out| {
                 Writer::new(out, kind::STREAM, 0).u16(level).u32(at).bytes(name).end();
             });

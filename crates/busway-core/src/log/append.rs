@@ -1,6 +1,6 @@
 //! The appending side of a log: assigns offsets and sequences, and encodes records.
 //!
-//! One thread appends. `append` only encodes into memory, and `flush` passes everything to the writer. `settle` (in
+//! One thread appends. `append` only encodes into memory, and `flush` passes everything to the writer. `remove_unwritten` (in
 //! `rollback`) removes records that the writer could not store, so that offsets and sequences continue after the last
 //! safe record. `lifecycle` opens and closes it.
 

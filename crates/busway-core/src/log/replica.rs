@@ -263,7 +263,7 @@ mod tests {
         files.set(crate::log::files::memory::Faults { room: Some(10), sync: false, fuse: None });
         let rest = from.reader().read(first.next, 1 << 20).unwrap();
         assert_eq!(to.copy(&rest.bytes), Ok(true));
-        assert_eq!(to.settle().map(|lost| (lost.from, lost.to)), Some((first.next, 20)));
+        assert_eq!(to.remove_unwritten().map(|lost| (lost.from, lost.to)), Some((first.next, 20)));
         assert!(matches!(to.copy(&rest.bytes), Err(Uncopied::Refused(Refused::Failed(_)))));
         files.set(crate::log::files::memory::Faults::default());
         std::thread::sleep(crate::log::writer::RETRY);

@@ -2,7 +2,7 @@
 //! sequences and detects duplicates.
 //!
 //! The store waits for the bell, takes waiting records (`unstored`), and reports the result: `stored` makes them safe,
-//! and after `fail` `settle` removes them. The last safe records stay in memory for readers near the end.
+//! and after `fail` `remove_unwritten` removes them. The last safe records stay in memory for readers near the end.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub struct Kept {
 pub struct Front {
     bell: Bell,
     /// The number of waiting pieces that the store has taken.
-    handed: usize,
+    taken: usize,
     sent: Vec<Sent>,
 }
 
@@ -58,7 +58,7 @@ impl Front {
     }
 
     pub fn wake(&self, shared: &Shared) {
-        if shared.state().pending.len() > self.handed {
+        if shared.state().pending.len() > self.taken {
             (self.bell)();
         }
     }
@@ -69,7 +69,7 @@ impl Log {
     pub fn front(settings: Settings, keep: u64, kept: Kept, bell: Bell) -> Self {
         let (max_age, max_bytes, max_count) = (0, keep.max(HEAD as u64), 0);
         let bucket_bytes = (max_bytes / 8).clamp(64 << 10, 1 << 20);
-        // Records must not be safe before they are stored, since `settle` could not remove them then.
+        // Records must not be safe before they are stored, since `remove_unwritten` could not remove them then.
         let safety = Safety::Written;
         let settings = Settings { safety, bucket_bytes, max_age, max_bytes, max_count, ..settings };
         let (mut topics, mut once, mut waiting) = (Topics::default(), Once::default(), Waiting::default());
@@ -84,7 +84,7 @@ impl Log {
         let bucket = Building::new(next);
         let found = Found { bucket, topics, once, waiting, next, stored, ..Found::default() };
         let mut log = Self::start(Arc::new(Simulated::new(false)), settings, None, found, false);
-        log.front = Some(Front { bell, handed: 0, sent });
+        log.front = Some(Front { bell, taken: 0, sent });
         log
     }
 
@@ -93,7 +93,7 @@ impl Log {
         let front = self.front.as_mut()?;
         let state = self.shared.state();
         let mut block = Block::default();
-        for piece in state.pending.iter().skip(front.handed) {
+        for piece in state.pending.iter().skip(front.taken) {
             if let Piece::Data(data) = piece {
                 if block.bytes.is_empty() {
                     block.first = data.from;
@@ -103,7 +103,7 @@ impl Log {
                 block.bytes.extend_from_slice(&data.bytes);
                 block.next = data.summary.end;
             }
-            front.handed += 1;
+            front.taken += 1;
         }
         (!block.bytes.is_empty()).then_some(block)
     }
@@ -114,23 +114,23 @@ impl Log {
         let Some(writer) = self.writer.as_mut() else { return };
         loop {
             let goes = match self.shared.state().pending.front() {
-                Some(Piece::Data(data)) => front.handed > 0 && data.summary.end <= upto,
+                Some(Piece::Data(data)) => front.taken > 0 && data.summary.end <= upto,
                 Some(Piece::Seal(_)) => true,
                 None => false,
             };
             if !goes || !writer.step(&self.shared) {
                 return;
             }
-            front.handed = front.handed.saturating_sub(1);
+            front.taken = front.taken.saturating_sub(1);
         }
     }
 
-    /// Reports that waiting records can't be stored: all, or only those not taken yet. The next `settle` removes them.
+    /// Reports that waiting records can't be stored: all, or only those not taken yet. The next `remove_unwritten` removes them.
     pub fn fail(&mut self, error: &str, taken: bool) {
         self.flush();
         let Some(front) = self.front.as_mut() else { return };
         let mut state = self.shared.state();
-        let keep = if taken { 0 } else { front.handed };
+        let keep = if taken { 0 } else { front.taken };
         let (mut refused, mut sealed) = (Vec::new(), false);
         for piece in state.pending.split_off(keep) {
             match piece {
@@ -140,7 +140,7 @@ impl Log {
                 Piece::Seal(_) => sealed = true,
             }
         }
-        front.handed = front.handed.min(state.pending.len());
+        front.taken = front.taken.min(state.pending.len());
         if !refused.is_empty() {
             state.failure = Some(Failure { error: error.into(), refused, poisoned: sealed });
             self.shared.failed.store(true, SeqCst);

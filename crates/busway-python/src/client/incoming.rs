@@ -165,16 +165,16 @@ impl Arrivals {
     }
 
     /// Withdraws known retained messages that were not delivered again. Returns true if there were any.
-    pub fn settle(&mut self, py: Python<'_>, sub: u32) -> PyResult<bool> {
-        let settled = self.seen.get_mut(&sub).map(|seen| seen.end(py)).unwrap_or_default();
+    pub fn withdraw_missing(&mut self, py: Python<'_>, sub: u32) -> PyResult<bool> {
+        let missing = self.seen.get_mut(&sub).map(|seen| seen.end(py)).unwrap_or_default();
         let Some(inbox) = self.inboxes.get(&sub) else { return Ok(false) };
         let mut messages = inbox.borrow_mut();
-        let some = !settled.gone.is_empty() || !settled.instead.is_empty();
-        for one in &settled.gone {
+        let some = !missing.gone.is_empty() || !missing.instead.is_empty();
+        for one in &missing.gone {
             let gone = copy(py, one, 0, flag::WITHDRAWN)?;
             messages.push(0, || gone);
         }
-        for one in settled.instead {
+        for one in missing.instead {
             messages.push(0, || one);
         }
         Ok(some)

@@ -24,7 +24,7 @@ type Id = (u64, u64);
 
 /// The changes after a round.
 #[derive(Default)]
-pub struct Settled {
+pub struct Missing {
     pub gone: Vec<Message>,
     /// Older messages that are retained in their places.
     pub instead: Vec<Message>,
@@ -56,20 +56,20 @@ impl Seen {
     }
 
     /// Removes the known messages that were not delivered again.
-    pub fn end(&mut self, py: Python<'_>) -> Settled {
+    pub fn end(&mut self, py: Python<'_>) -> Missing {
         let (round, watch) = (self.round, self.watch);
-        let mut settled = Settled::default();
+        let mut missing = Missing::default();
         self.known.retain(|_, known| {
             if known.round == round {
                 return true;
             }
-            settled.gone.extend(known.message.take());
+            missing.gone.extend(known.message.take());
             let Some((id, older)) = known.older.take() else { return false };
-            settled.instead.push(older.clone_ref(py));
+            missing.instead.push(older.clone_ref(py));
             *known = Known { id, round, message: watch.then_some(older), older: None };
             true
         });
-        settled
+        missing
     }
 
     /// True if a post or pin is already known. A new one is added.

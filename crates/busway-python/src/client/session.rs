@@ -466,8 +466,8 @@ impl Session {
     }
 
     /// Withdraws retained messages that were not delivered again. Returns true if there were any.
-    fn settle(&self, py: Python<'_>, sub: u32) -> PyResult<bool> {
-        self.state().arrivals.settle(py, sub)
+    fn withdraw_missing(&self, py: Python<'_>, sub: u32) -> PyResult<bool> {
+        self.state().arrivals.withdraw_missing(py, sub)
     }
 
     /// Takes all output that waits.

@@ -166,7 +166,7 @@ impl Log {
         let opened = py.detach(|| -> Result<_, Error> {
             Ok(match (simulated, folder) {
                 (Some(files), _) if by_hand => {
-                    // Nothing rings it: the writer knows when to call `hear`.
+                    // The caller of the writer calls `clear_signal`.
                     let (bell, _) = Bell::new()?;
                     (Core::open(Arc::new(files), settings, None, begin)?.by_hand(), Some(bell))
                 }
@@ -270,18 +270,18 @@ impl Log {
     }
 
     /// Clears `fileno` when it is readable, before the engine's `commit`.
-    fn hear(&self) {
+    fn clear_signal(&self) {
         if let Some(bell) = &self.bell {
-            bell.hear();
+            bell.clear();
         }
     }
 
     /// Removes the records that could not be written: (from, to, why), or None. Call it when `fileno` is readable.
-    fn settle(&self, py: Python<'_>) -> PyResult<Option<(u64, u64, String)>> {
+    fn remove_unwritten(&self, py: Python<'_>) -> PyResult<Option<(u64, u64, String)>> {
         if let Some(bell) = &self.bell {
-            bell.hear();
+            bell.clear();
         }
-        self.with(py, |log| log.settle().map(|lost| (lost.from, lost.to, lost.error)))
+        self.with(py, |log| log.remove_unwritten().map(|lost| (lost.from, lost.to, lost.error)))
     }
 
     /// Appends rows, and returns the position of each accepted one: fewer if too much waits to be written.
@@ -350,7 +350,7 @@ impl Log {
         self.with(py, Core::flush)
     }
 
-    /// Writes flushed records of a log with `by_hand`. Then call `hear` and the engine's `commit`.
+    /// Writes flushed records of a log with `by_hand`. Then call `clear_signal` and the engine's `commit`.
     fn write(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, Core::write)
     }

@@ -101,7 +101,7 @@ getters! {
     kind, "publish, post, pin, withdrawn, notify, push, request or reply.", |py, object, _| {
         Ok(PyString::intern(py, kind_name(object)).into_any().unbind())
     };
-    kept, "Whether it was kept and handed over when the subscription began.", |py, object, _| {
+    kept, "Whether it was retained and delivered when the subscription began.", |py, object, _| {
         let kept = object.frame == kind::DELIVER && object.flags & (flag::KEPT | flag::WITHDRAWN) == flag::KEPT;
         Ok(PyBool::new(py, kept).to_owned().into_any().unbind())
     };
@@ -138,10 +138,10 @@ getters! {
     stored_ns, "When it was stored: UTC, nanoseconds since 1970, or None.", |py, object, _| {
         Ok(place_of(object).map(|place| place.stored).into_pyobject(py)?.into_any().unbind())
     };
-    deliveries, "How often its channel has handed it out.", |py, object, _| {
+    deliveries, "How often its channel has delivered it.", |py, object, _| {
         Ok(place_of(object).map_or(0, |place| place.deliveries).into_pyobject(py)?.into_any().unbind())
     };
-    channel, "The channel that handed it out, or None.", |py, object, _| {
+    channel, "The channel that delivered it, or None.", |py, object, _| {
         Ok(place_of(object).and_then(|place| place.owner(py)).map_or_else(|| py.None(), Bound::unbind))
     };
     text, "The payload as text.", |py, _, message| {
@@ -151,7 +151,7 @@ getters! {
 }
 
 /// Calls the method `name` of the message's channel with the message and the given arguments.
-fn settle(
+fn call_channel(
     message: *mut ffi::PyObject,
     name: &str,
     args: *mut ffi::PyObject,
@@ -161,9 +161,9 @@ fn settle(
     let (py, object) = unsafe { (Python::assume_attached(), &*message.cast::<Object>()) };
     let Some(owner) = place_of(object).and_then(|place| place.owner(py)) else {
         let text = if place_of(object).is_some_and(super::Place::has_owner) {
-            "the channel of this message was dropped without being closed, so the message is delivered again"
+            "the channel of this message was dropped without being closed, so the message is redelivered"
         } else {
-            "only a message that a channel handed out can be acknowledged"
+            "only a message that a channel delivered can be acknowledged"
         };
         return Err(raised(py, &Fault::new(code::NO_CHANNEL, text)));
     };
@@ -194,11 +194,11 @@ fn given(done: PyResult<*mut ffi::PyObject>) -> *mut ffi::PyObject {
 }
 
 unsafe extern "C" fn ack(message: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    given(settle(message, "ack", ptr::null_mut(), ptr::null_mut()))
+    given(call_channel(message, "ack", ptr::null_mut(), ptr::null_mut()))
 }
 
 unsafe extern "C" fn extend(message: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    given(settle(message, "extend", ptr::null_mut(), ptr::null_mut()))
+    given(call_channel(message, "extend", ptr::null_mut(), ptr::null_mut()))
 }
 
 unsafe extern "C" fn nack(
@@ -206,7 +206,7 @@ unsafe extern "C" fn nack(
     args: *mut ffi::PyObject,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    given(settle(message, "nack", args, names))
+    given(call_channel(message, "nack", args, names))
 }
 
 unsafe extern "C" fn reject(
@@ -214,7 +214,7 @@ unsafe extern "C" fn reject(
     args: *mut ffi::PyObject,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    given(settle(message, "reject", args, names))
+    given(call_channel(message, "reject", args, names))
 }
 
 fn kind_name(object: &Object) -> &'static str {
@@ -313,7 +313,7 @@ pub(super) fn build(py: Python<'_>) -> PyResult<Py<PyType>> {
         ml_name: c"extend".as_ptr(),
         ml_meth: ffi::PyMethodDefPointer { PyCFunction: extend },
         ml_flags: ffi::METH_NOARGS,
-        ml_doc: c"extend($self, /)\n--\n\nTell its channel that work on it goes on: its lease begins anew.".as_ptr(),
+        ml_doc: c"extend($self, /)\n--\n\nRestart the lease of the message, which is still in work.".as_ptr(),
     };
     let nack = ffi::PyMethodDef {
         ml_name: c"nack".as_ptr(),

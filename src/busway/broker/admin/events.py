@@ -90,4 +90,4 @@ class ClusterEvents:
                 runtime.engine.miss(conn, subs)
                 log.warning("the event %s was dropped for connection %d, which reads too slowly", topic, conn)
             elif subs:
-                runtime.engine.hand(conn, subs, message)
+                runtime.engine.deliver_retained(conn, subs, message)

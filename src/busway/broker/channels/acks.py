@@ -33,7 +33,7 @@ class Acks:
         self.pending = 0
         """Acknowledgements that wait for the journal."""
 
-    def settle(self, consumer: Who, driver: ChannelDriver, call: int, entries: list[Entry]) -> None:
+    def acknowledge(self, consumer: Who, driver: ChannelDriver, call: int, entries: list[Entry]) -> None:
         """Handle an ACK. It is answered when the journal has recorded it as safely as the stream promises."""
         if entries[0].what is What.RENEW:
             self._renew(consumer, driver, call)

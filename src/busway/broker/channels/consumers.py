@@ -100,7 +100,7 @@ class ChannelConsumers:
         """Handle an ACK: for messages of this broker, or of another node of the cluster."""
         guid, entries = frames.entries_of(rest)
         if self._is_here(consumer, guid):
-            self._acknowledge(consumer, lambda: self.acks.settle(consumer, driver, call, entries))
+            self._acknowledge(consumer, lambda: self.acks.acknowledge(consumer, driver, call, entries))
         elif self._members.clustered:
             self._peers.acknowledge(consumer, guid or "", call, frames.ACK, rest[frames.GUID :])
 

@@ -308,7 +308,7 @@ class Channels:
         self.channels[stream.number][state.channel] = driver
         if stream.held or (self.ownership.suspended and not stream.copied):
             driver.machine.suspend()
-        lacks = bool(stream.copied) or stream.unsettled or not whole
+        lacks = bool(stream.copied) or stream.end_unconfirmed or not whole
         driver.do(driver.machine.open(stream.first, stream.safe, driver.now, copy=lacks))
         return driver
 

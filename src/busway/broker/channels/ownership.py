@@ -56,10 +56,10 @@ class Ownership:
             elif not self.suspended:
                 driver.unsuspend()
 
-    def settle(self, stream: Stream) -> None:
+    def confirm_end(self, stream: Stream) -> None:
         """The stream gets no more of its lost end back: rewind channels that were further."""
-        if stream.unsettled:
-            stream.unsettled = False
+        if stream.end_unconfirmed:
+            stream.end_unconfirmed = False
             for driver in list(self._channels.channels.get(stream.number, {}).values()):
                 driver.do(driver.machine.end_confirmed(stream.log.next, driver.now))
 

@@ -44,7 +44,7 @@ class ClientSink:
         self._peers = peers
 
     def deliver(self, consumer: Who, stream: int, block: Block, spans: list[Span], deliveries: int) -> list[Span]:
-        return self._runtime.engine.hand_records(*consumer, stream, block, spans, deliveries)[1]
+        return self._runtime.engine.deliver_records(*consumer, stream, block, spans, deliveries)[1]
 
     def has_room(self, consumer: Who) -> bool:
         return self._runtime.engine.has_room(*consumer)
@@ -56,10 +56,10 @@ class ClientSink:
         self._runtime.engine.result(consumer[0], call, code, value, text)
 
     def gap(self, consumer: Who, stream: int, begin: int, end: int) -> None:
-        self._runtime.engine.tell_gap(*consumer, stream, begin, end)
+        self._runtime.engine.send_gap(*consumer, stream, begin, end)
 
     def ended(self, consumer: Who, code: int, text: str) -> None:
-        self._runtime.engine.tell_ended(*consumer, code, text)
+        self._runtime.engine.send_ended(*consumer, code, text)
 
     def more(self, consumer: Who) -> None:
         """Report only consumers that take from several nodes. All others get what their window allows."""

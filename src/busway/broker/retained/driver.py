@@ -158,7 +158,7 @@ class RetainedDriver:
             self._enter(delivery.event, portion)
             return
         for message in portion:
-            self._runtime.engine.hand(conn, [sub], _parts(message, KEPT))
+            self._runtime.engine.deliver_retained(conn, [sub], _parts(message, KEPT))
         delivery.after = portion[-1].order
         self._runtime.engine.want_room(conn)
 
@@ -265,7 +265,7 @@ class RetainedDriver:
     def _done(self, conn: int, number: int, flags: int, value: int) -> None:
         if flags & CONFIRM:
             self._runtime.engine.result(conn, number, Code.OK, value, "")
-        self._runtime.engine.settle(conn)
+        self._runtime.engine.unblock(conn)
 
     # Sessions.
 
@@ -349,7 +349,7 @@ class RetainedDriver:
             self._runtime.engine.withdraw(_parts(message, 0), message.remote)
             for conn, delivery in self._deliveries.items():
                 if delivery.saw(message):
-                    self._runtime.engine.hand(conn, [delivery.event[2]], _parts(message, WITHDRAWN))
+                    self._runtime.engine.deliver_retained(conn, [delivery.event[2]], _parts(message, WITHDRAWN))
 
     def _unfit(self, message: RetainedMessage) -> BusError | None:
         """Why the message can't have the server's fields, or None."""

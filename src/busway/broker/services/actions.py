@@ -145,7 +145,7 @@ class Attempt:
     began: float
     deadline: float
     over: bool = False
-    settled: bool = False
+    finished: bool = False
     """Whether nothing more can come from the provider, so that another node needs no CancelCall."""
 
 

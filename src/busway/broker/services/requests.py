@@ -105,7 +105,7 @@ class PendingRequests:
 
     def _end(self, attempt: Attempt, now: float, *, good: bool | None = None) -> None:
         attempt.over = True
-        if attempt.provider.remote and not attempt.settled:
+        if attempt.provider.remote and not attempt.finished:
             self._cancelled.append(CancelCall(attempt.provider.conn, attempt.call))
         del self._attempts[attempt.call]
         del attempt.request.attempts[attempt.call]
@@ -206,7 +206,7 @@ class SharedRequests(PendingRequests):
             return []
         request = attempt.request
         if not willing:
-            attempt.settled = True
+            attempt.finished = True
             self._end(attempt, now)
             return self._go_on(request, now)
         attempt.phase, attempt.deadline = Phase.WILLING, inf
@@ -224,7 +224,7 @@ class SharedRequests(PendingRequests):
             self.late += 1
             return []
         request, remote = attempt.request, attempt.provider.remote
-        attempt.settled = not flags & PARTIAL
+        attempt.finished = not flags & PARTIAL
         if request.gather and not is_map(fields):
             return self._failed(
                 attempt, Failure(Code.HANDLER_ERROR, b"", b"the reply has fields that can't be read"), now, good=False
@@ -233,7 +233,7 @@ class SharedRequests(PendingRequests):
             # The failure of one client of that node; its fields name the client.
             return self._client_failed(attempt, flags & PARTIAL, code, fields, payload, now)
         if flags & ERROR:
-            attempt.settled = True
+            attempt.finished = True
             if remote and code == Code.NO_RESPONDERS:
                 self._end(attempt, now, good=True)
                 return self._go_on(request, now)
@@ -255,7 +255,7 @@ class SharedRequests(PendingRequests):
         attempt = self._attempts.get(call)
         if attempt is None:
             return []
-        attempt.settled = True
+        attempt.finished = True
         if gone:
             text = f"the connection of {attempt.provider.name} ended before it had the request"
             return self._failed(attempt, Failure(Code.SERVICE_GONE, b"", text.encode()), now, good=None)
@@ -286,7 +286,7 @@ class SharedRequests(PendingRequests):
             for call in sorted(provider.attempts):
                 if (attempt := self._attempts.get(call)) is None:
                     continue
-                attempt.settled = True
+                attempt.finished = True
                 done = "replied" if attempt.phase is Phase.AT_WORK else "said whether it is willing"
                 text = f"the connection of {provider.name} ended before it {done}"
                 failure = Failure(Code.SERVICE_GONE, b"", text.encode())

@@ -205,7 +205,7 @@ class DatabaseStream(Stream):
     # Storing.
 
     def _rung(self) -> None:
-        self.log.hear()
+        self.log.clear_signal()
         if self._writing is None:
             self._writing = asyncio.create_task(self._write(), name=f"busway stream {self.config.name}")
 

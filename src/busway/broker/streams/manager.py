@@ -88,14 +88,14 @@ class Streams:
         self._databases = Databases()
         self._ends = Tombstones(self._folder)
         self._changing = asyncio.Lock()
-        self._unsettled = False
+        self._end_unconfirmed = False
 
     # Start and stop.
 
     async def open(self, *, clustered: bool = False) -> None:
         """Open the streams of the data folder. `clustered`: a mirror may restore lost messages."""
         self._ends.open()
-        self._unsettled = clustered
+        self._end_unconfirmed = clustered
         known = self._folder is not None and self._folder.is_dir()
         configs = {config.name: config for config in self._found()}
         if DEFAULT not in configs:
@@ -327,7 +327,7 @@ class Streams:
         try:
             stream = await self._open(config, folder)
             stream.new = new and not lost
-            stream.unsettled = self._unsettled and not stream.new and config.store == "disk"
+            stream.end_unconfirmed = self._end_unconfirmed and not stream.new and config.store == "disk"
             stream.miss(gone)
             try:
                 await self._channels.added(stream)

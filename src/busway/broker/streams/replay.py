@@ -123,7 +123,7 @@ class Replays:
         if self._behind.get(conn, {}).get((sub, number)) is cursor:
             cursor.next = offset
             # An empty gap reports the start position, so that the client can resume from it after a lost connection.
-            self._runtime.engine.tell_gap(conn, sub, number, offset, offset)
+            self._runtime.engine.send_gap(conn, sub, number, offset, offset)
             self.plan(conn)
 
     def _behind_by(self, cursor: _Cursor) -> None:
@@ -196,7 +196,7 @@ class Replays:
                 cursor = behind.pop(key)
                 begin = cursor.next if cursor.held is None else offset_of(cursor.held)
                 if begin is not None and begin < stream.safe:
-                    self._runtime.engine.tell_gap(conn, key[0], stream.number, begin, stream.safe)
+                    self._runtime.engine.send_gap(conn, key[0], stream.number, begin, stream.safe)
                     count += 1
         return count
 
@@ -233,7 +233,7 @@ class Replays:
                 return False
             gone, first, behind, block, end = found
             if first > gone:
-                engine.tell_gap(cursor.conn, sub, number, gone, first)
+                engine.send_gap(cursor.conn, sub, number, gone, first)
             cursor.next, cursor.held, live = engine.replay(
                 cursor.conn, sub, number, block, behind, cursor.selection, cursor.held, end
             )

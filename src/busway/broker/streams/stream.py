@@ -90,7 +90,7 @@ class Stream:
         """Whether the stream was created just now, and does not replace a lost one."""
         self.lost: list[str] = []
         """Files and folders that were missing when the stream was opened, and were not restored."""
-        self.unsettled = False
+        self.end_unconfirmed = False
         """Whether a lost end may come back. Until that is known, channels keep positions behind the current end."""
         self.held = False
         """Whether progress of the channels may come back from a mirror. The channels are suspended until then."""
@@ -162,7 +162,7 @@ class Stream:
         self._channels.changed(self)
 
     def _rung(self) -> None:
-        self.log.hear()
+        self.log.clear_signal()
         if bool(stuck := self.log.stuck) is not self._stuck:
             self._stuck = bool(stuck)
             if stuck:

@@ -16,7 +16,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from weakref import ref
 
-from busway._core import Message, handed
+from busway._core import Message, delivered_offsets
 from busway.client.channels.acks import ACK, EXTEND, NACK, RELEASE, RETURN, AckOutcome, Acks, Run, Runs
 from busway.client.channels.duplicates import Duplicates
 from busway.client.channels.failures import Misfit, described, misfit
@@ -319,7 +319,7 @@ class Channel(Entered, InboxProperties):
 
     def _places(self, action: int, messages: Message | Iterable[Message]) -> Runs:
         batch = (messages,) if isinstance(messages, Message) else list(messages)
-        places = handed(batch, self.owner)
+        places = delivered_offsets(batch, self.owner)
         if places is None:
             reason = f"the channel {self.label!r} did not deliver this message: acknowledge it at the channel that did"
             raise Rejected(reason, code=Code.NO_CHANNEL)
@@ -362,12 +362,12 @@ class Channel(Entered, InboxProperties):
             if self.live and not self._closing:
                 self._resize(self.window)
         if batch and self._renewal.tracks and not self.handled:
-            self._renewal.taken(handed(batch, self.owner) or ())
+            self._renewal.taken(delivered_offsets(batch, self.owner) or ())
 
     def _stalled(self) -> None:
         """Return the waiting messages to the channel, and request none until a consumer asks for one."""
         self._resize(0)
-        if waiting := handed(self._take_out(), self.owner):
+        if waiting := delivered_offsets(self._take_out(), self.owner):
             self._acks.add(RETURN, waiting)
             self._core.report_room()
 
@@ -378,7 +378,7 @@ class Channel(Entered, InboxProperties):
 
     def _waiting(self) -> Places:
         """The messages that were taken out of the inbox and wait for a consumer."""
-        return handed([*self._reader.waiting(), *self.ahead.copy()], self.owner) or ()
+        return delivered_offsets([*self._reader.waiting(), *self.ahead.copy()], self.owner) or ()
 
     # The channel itself.
 
@@ -526,7 +526,7 @@ class Channel(Entered, InboxProperties):
                     self._registration.over = True
                     self._registration.wake()
                     await self._handlers.finish(self._drain)
-                if (left := handed(self._take_out(), self.owner)) and self._joined:
+                if (left := delivered_offsets(self._take_out(), self.owner)) and self._joined:
                     self._acks.add(RELEASE, left)
                 async with asyncio.timeout(self._drain):
                     await self._acks.flush()

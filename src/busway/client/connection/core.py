@@ -303,7 +303,7 @@ class Core:
         # A newer connection repeats this check itself.
         if connection is None or connection is not self.connection:
             return
-        if (subscription := self.subscriptions.get(sub)) is not None and self.session.settle(sub):
+        if (subscription := self.subscriptions.get(sub)) is not None and self.session.withdraw_missing(sub):
             subscription.arrived()
 
     def _flow(self, event: Row) -> None:

@@ -352,7 +352,7 @@ class RemoteConsumers(NodeProtocolHandler):
             remote.consumer.changed.set()
             self._divide(remote.consumer)
         elif kind == MISSING:
-            self._runtime.engine.tell_gap(*remote.consumer.who, remote.part.number, *values)
+            self._runtime.engine.send_gap(*remote.consumer.who, remote.part.number, *values)
         else:
             self._remotes.pop(remote.number, None)
             remote.consumer.remotes.pop(remote.part.guid, None)
@@ -372,7 +372,7 @@ class RemoteConsumers(NodeProtocolHandler):
             block = Block(records)
         except ValueError as error:
             raise Stranger(f"invalid records for a remote consumer: {error}") from error
-        left = self._runtime.engine.hand_records(*who, remote.part.number, block, spans, deliveries)[1]
+        left = self._runtime.engine.deliver_records(*who, remote.part.number, block, spans, deliveries)[1]
         if left:  # they have expired by this node's clock
             self._ask(remote, ACK, b"".join(_ENTRY.pack(start, count, 0, 0) for start, count in left), lambda *_: None)
 

@@ -66,7 +66,7 @@ class Refusals:
     def _refuse_waiting(self, name: str) -> None:
         """Refuse the publishes that wait."""
         placeholder = self._placeholders[name]
-        placeholder.log.hear()
+        placeholder.log.clear_signal()
         placeholder.log.fail(self._reasons[name])
         self._hub.handle(self._hub.engine.commit(placeholder.number))
 

@@ -71,7 +71,7 @@ class Copy(Stream):
         """The last write of channel progress, which may be in progress."""
 
     def _rung(self) -> None:
-        self.log.hear()
+        self.log.clear_signal()
         self._notify(self)
 
     def start(self) -> None:

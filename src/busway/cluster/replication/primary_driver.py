@@ -192,14 +192,14 @@ class PrimaryDriver(NodeProtocolHandler):
             stream.log.rest(True)
             self._suspended[stream.config.name] = self._now + self._wait
         else:
-            self._channels().ownership.settle(stream)
+            self._channels().ownership.confirm_end(stream)
 
     def stream(self, stream: Stream, *, there: bool) -> None:
         """A stream was created, changed or removed."""
         if not there:
             self._removed(stream)
             return
-        again = stream.unsettled and stream.name not in self._suspended  # it replaces one that is lost
+        again = stream.end_unconfirmed and stream.name not in self._suspended  # it replaces one that is lost
         self._adopt(stream, expected=again and bool(self.known.guids))
         if again:
             self._await_mirror(stream)
@@ -462,7 +462,7 @@ class PrimaryDriver(NodeProtocolHandler):
         name = sending.config.name
         stream, waits = self._streams.by_name.get(name), sending.state in {"check", "mending", "back"}
         if stream is not None:
-            self._hold_channels(stream, settled=not waits)
+            self._hold_channels(stream, end_confirmed=not waits)
         behind = name in self._ack_waits and name in self._suspended and sending.have < sending.log.written
         if waits or self.recovery.waits(sending) or (sending.open and behind):
             if name not in self._suspended:
@@ -473,19 +473,19 @@ class PrimaryDriver(NodeProtocolHandler):
             log_restored(sending, stream, self._linked[conn])
             self._release(name)
 
-    def _hold_channels(self, stream: Stream, *, settled: bool) -> None:
+    def _hold_channels(self, stream: Stream, *, end_confirmed: bool) -> None:
         """Suspend delivery from the channels until their progress is restored."""
         found = [primary.streams.get(stream.name) for primary in self._primaries.values()]
         sendings = [sending for sending in found if sending is not None]
         ownership = self._channels().ownership
-        if settled:
-            ownership.settle(stream)
+        if end_confirmed:
+            ownership.confirm_end(stream)
         ownership.hold(stream, yes=any(map(self.recovery.waits, sendings)))
 
     def _release(self, name: str) -> None:
         if self._suspended.pop(name, None) is not None:
             if (stream := self._streams.by_name.get(name)) is not None:
-                self._channels().ownership.settle(stream)
+                self._channels().ownership.confirm_end(stream)
                 self._channels().ownership.hold(stream, yes=False)
             self._suspend_stream(name, yes=False)
 

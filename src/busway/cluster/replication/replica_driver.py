@@ -229,7 +229,7 @@ class ReplicaDriver:
             self._runtime.flush()
 
     def _settle(self, copy: Copy) -> None:
-        lost = copy.log.settle()
+        lost = copy.log.remove_unwritten()
         if lost is not None and self._replica is not None:
             self._answer(self._replica.fail_stream(copy.config.name, lost[2]))
         self._report_written(copy.config.name)

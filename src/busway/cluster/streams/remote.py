@@ -217,7 +217,7 @@ class RemoteStreams(NodeProtocolHandler):
             if not announced.there:
                 return
             try:
-                number = self._hub.engine.far_stream(bytes.fromhex(announced.guid), announced.name)
+                number = self._hub.engine.remote_stream(bytes.fromhex(announced.guid), announced.name)
             except BusError as error:
                 raise Stranger(str(error)) from error
             config = StreamConfig(name=announced.name, topics=announced.topics, former=announced.former)
@@ -231,7 +231,7 @@ class RemoteStreams(NodeProtocolHandler):
             part.config = StreamConfig(name=announced.name, topics=announced.topics, former=announced.former)
             part.holders = {conn: None} | part.holders
             # The owner may have stored more before this link was open; a replica sends no live messages.
-            self._hub.engine.far_behind(part.number)
+            self._hub.engine.remote_behind(part.number)
         else:
             part.holders[conn] = None
             self._schedule_poll()
@@ -251,7 +251,7 @@ class RemoteStreams(NodeProtocolHandler):
             _, _, kind, value, found = self._locating.pop(number)
             part.places.append((kind, value, found))
         # Messages that came live are read from a replica from now on.
-        self._hub.engine.far_behind(part.number)
+        self._hub.engine.remote_behind(part.number)
         for watcher in self._watchers:
             watcher(part)
         self.ask(part)
@@ -271,7 +271,7 @@ class RemoteStreams(NodeProtocolHandler):
             self._next_poll = None
             for part in self._parts.values():
                 if part.holders and part.home is None:
-                    self._hub.engine.far_behind(part.number)
+                    self._hub.engine.remote_behind(part.number)
             self._schedule_poll()
             self._hub.loop.call_soon(self._hub.flush)
 

@@ -8,7 +8,7 @@ use crate::engine::links::scope::reaches;
 use crate::engine::links::{no_flags, Arrived};
 use crate::engine::publish::{u32_at, From, Passing};
 use crate::engine::retained::by_connection;
-use crate::engine::streams::FAR;
+use crate::engine::streams::REMOTE;
 use crate::engine::Engine;
 use crate::log::record::Record;
 use crate::matching::index::Subscription;
@@ -60,7 +60,7 @@ impl Engine {
             return Ok(size);
         }
         let mut route = self.topics.route(topic, &mut self.index);
-        let mut narrowed = self.narrow(From::Far(&who), &passing, &route);
+        let mut narrowed = self.narrow(From::Remote(&who), &passing, &route);
         let more = alone && narrowed.is_none() && flags == 0 && self.named.is_empty();
         let way = narrowed.as_mut().unwrap_or(&mut route);
         if !(self.crowded.is_empty() && self.holding.is_empty()) {
@@ -89,7 +89,7 @@ impl Engine {
 
     /// Delivers to each of our clients outside of groups, and to a member of each named group.
     fn fan_in(&mut self, who: &Arc<Who>, passing: Passing, way: &mut Route, alone: bool) {
-        let from = From::Far(who);
+        let from = From::Remote(who);
         let mut receivers = 0;
         if self.named.is_empty() {
             for target in way.targets.iter_mut().filter(|target| alone && !target.link) {
@@ -114,7 +114,7 @@ impl Engine {
 
     /// Delivers copies to listeners.
     fn pass_marked(&mut self, who: &Arc<Who>, passing: Passing, alone: bool) {
-        let from = From::Far(who);
+        let from = From::Remote(who);
         let (mut to, teams) = self.chosen(from, &passing, |member| !member.link && member.listen);
         if !alone {
             to.clear();
@@ -143,7 +143,7 @@ impl Engine {
             this.count.received += 1;
             this.peer.as_ref()?.streams.get(&stream).copied()
         });
-        let stream = stream.filter(|&at| at >= FAR).ok_or_else(|| Fault::protocol("RECORD of an unnamed stream"))?;
+        let stream = stream.filter(|&at| at >= REMOTE).ok_or_else(|| Fault::protocol("RECORD of an unnamed stream"))?;
         let alone = self.wanted_by(ids);
         let since = |id: &[u8]| self.interest.want(u32_at(id, 0)).is_some_and(|want| want.flags & flag::SINCE != 0);
         self.whole = ids.chunks_exact(4).any(since);
@@ -168,8 +168,8 @@ impl Engine {
         let place = Some((stream, record.offset()));
         self.fan_in(&who, Passing { place, ..Passing::new(kind::RECORD, 0, topic, record.bytes) }, way, alone);
         self.widen(topic, route, narrowed);
-        if let Some(far) = self.remote_streams.get_mut((stream - FAR) as usize).filter(|_| self.whole) {
-            far.done = far.done.max(record.offset() + 1);
+        if let Some(remote) = self.remote_streams.get_mut((stream - REMOTE) as usize).filter(|_| self.whole) {
+            remote.done = remote.done.max(record.offset() + 1);
         }
         self.topics.unuse(topic);
         Ok(())

@@ -16,7 +16,7 @@ use crate::engine::connection::Peer;
 use crate::engine::connection::{Named, Role, State, Who};
 use crate::engine::links::requests::Wish;
 use crate::engine::publish::u32_at;
-use crate::engine::streams::{RemoteStream, FAR};
+use crate::engine::streams::{RemoteStream, REMOTE};
 use crate::engine::{Engine, Event};
 use crate::matching::route::Member;
 use crate::wire::frame::{code, flag, kind, op, policy, Checked, Fault, Parts, Writer, HEAD, MAGIC, VERSION};
@@ -300,7 +300,7 @@ impl Engine {
         if name.get(16..).is_none_or(|name| name.len() > NAME || std::str::from_utf8(name).is_err()) {
             return Err(Fault::protocol("STREAM without a name"));
         }
-        let at = self.far_stream(name)?;
+        let at = self.remote_stream(name)?;
         if level != 0 {
             self.set_level(at, level);
         }
@@ -311,7 +311,7 @@ impl Engine {
     }
 
     /// Our number of a remote stream, by its guid and name.
-    pub fn far_stream(&mut self, name: &[u8]) -> Checked<u32> {
+    pub fn remote_stream(&mut self, name: &[u8]) -> Checked<u32> {
         let known = self.remote_streams.iter().position(|known| *known.name == *name);
         let at = known.unwrap_or(self.remote_streams.len());
         if at >= STREAMS {
@@ -320,7 +320,7 @@ impl Engine {
         if known.is_none() {
             self.remote_streams.push(RemoteStream { name: name.into(), level: 0, done: 0 });
         }
-        Ok(FAR + at as u32)
+        Ok(REMOTE + at as u32)
     }
 
     /// Processes an entry of INTEREST.
@@ -338,7 +338,7 @@ impl Engine {
                 return Ok(());
             }
             op::UNSERVE => {
-                self.unserve_afar(conn, id);
+                self.unserve_remote(conn, id);
                 return Ok(());
             }
             op::SUBSCRIBE | op::SERVE => {}

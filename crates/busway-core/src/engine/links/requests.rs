@@ -86,16 +86,16 @@ impl Engine {
         Ok(())
     }
 
-    pub(in crate::engine) fn unserve_afar(&mut self, conn: u32, id: u32) {
+    pub(in crate::engine) fn unserve_remote(&mut self, conn: u32, id: u32) {
         let Some(gone) = self.conn(conn).and_then(|this| this.services.remove(&id)) else { return };
         if gone.shared {
             let topic = self.topics.text(gone.topic).into();
             self.events.push(Event::Unserve { conn, service: id, topic });
         }
-        self.drop_afar(conn, id, gone.topic);
+        self.drop_remote(conn, id, gone.topic);
     }
 
-    pub(in crate::engine) fn drop_afar(&mut self, conn: u32, id: u32, topic: u32) {
+    pub(in crate::engine) fn drop_remote(&mut self, conn: u32, id: u32, topic: u32) {
         if let Some(all) = self.remote_services.get_mut(&topic) {
             all.retain(|one| (one.conn, one.id) != (conn, id));
             if all.is_empty() {
@@ -141,12 +141,12 @@ impl Engine {
             Ok(()) => match self.services.get(&topic).copied().filter(|_| named) {
                 Some(Service::Client { conn: server, id, scope }) if scope != scope::LOCAL => {
                     let passing = Passing::new(kind::CALL, flags, topic, wish.body);
-                    self.call((server, id), From::Far(&wish.who), (conn, number), passing)
+                    self.call((server, id), From::Remote(&wish.who), (conn, number), passing)
                 }
                 Some(Service::Shared(_)) => {
                     self.remember(wish, true);
                     let topic = self.topics.text(topic).into();
-                    self.events.push(Event::Request { conn, number, topic, frame: wish.frame(), far: true });
+                    self.events.push(Event::Request { conn, number, topic, frame: wish.frame(), remote: true });
                     Ok(())
                 }
                 _ => Err(Fault::new(code::SERVICE_GONE, "nobody here serves it any more")),

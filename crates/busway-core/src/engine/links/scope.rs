@@ -7,11 +7,11 @@ use crate::matching::rule_filter::Asked;
 use crate::wire::frame::{flag, scope};
 
 /// True if a message with this scope matches a subscription's scope.
-pub(in crate::engine) fn reaches(sub: &Subscription, scope: u8, far: bool) -> bool {
+pub(in crate::engine) fn reaches(sub: &Subscription, scope: u8, remote: bool) -> bool {
     if sub.link {
-        return !far && scope != scope::LOCAL;
+        return !remote && scope != scope::LOCAL;
     }
-    let from = if far { scope::REMOTE } else { scope::LOCAL };
+    let from = if remote { scope::REMOTE } else { scope::LOCAL };
     scope != scope::REMOTE && (sub.scope == scope::GLOBAL || sub.scope == from)
 }
 

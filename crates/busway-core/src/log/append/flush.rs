@@ -69,7 +69,7 @@ impl Log {
         }
     }
 
-    /// Writes flushed records, as the thread does; `settle` returns the ones that could not be written.
+    /// Writes flushed records, as the thread does; `remove_unwritten` returns the ones that could not be written.
     pub fn write(&mut self) {
         if let Some(writer) = &mut self.writer {
             while writer.step(&self.shared) {}

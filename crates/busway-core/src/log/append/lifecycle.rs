@@ -116,8 +116,9 @@ impl Log {
             self.thread.take().map_or(Ok(()), |thread| thread.join().map_err(|_| io::Error::other("the writer ended")));
         let are = if self.shared.state().unsynced > 0 { "may be" } else { "are" };
         let stuck = self.stuck().map(|(error, count)| format!("{count} acknowledged messages {are} lost: {error}"));
-        let lost =
-            stuck.or_else(|| self.settle().map(|lost| lost.error)).map_or(Ok(()), |error| Err(io::Error::other(error)));
+        let lost = stuck
+            .or_else(|| self.remove_unwritten().map(|lost| lost.error))
+            .map_or(Ok(()), |error| Err(io::Error::other(error)));
         let kept = if lost.is_ok() && self.shared.indexed { self.checkpoint() } else { Ok(()) };
         self.shared.files.unlock();
         ended.and(lost).and(kept)

@@ -35,7 +35,7 @@ impl Log {
 
     #[cold]
     fn try_again(&mut self) -> Result<(), Refused> {
-        // The owner must settle the lost records before the log accepts new ones.
+        // The owner must remove_unwritten the lost records before the log accepts new ones.
         let refuse = |error: &str| Err(Refused::Failed(error.into()));
         let state = self.shared.state();
         if let Some(error) = state.failure.as_ref().map(|failure| &failure.error).or(state.stuck.as_ref()) {
@@ -52,7 +52,7 @@ impl Log {
     }
 
     /// Removes records that could not be written. Call it when the bell has rung.
-    pub fn settle(&mut self) -> Option<Lost> {
+    pub fn remove_unwritten(&mut self) -> Option<Lost> {
         if !self.shared.failed.load(SeqCst) {
             return None;
         }

@@ -46,7 +46,7 @@ class _Task(Generic[T]):
         self.again = again
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def settle(self, outcome: T | Exception) -> None:
+    def finish(self, outcome: T | Exception) -> None:
         if self.answer.done():
             return
         if isinstance(outcome, Exception):
@@ -108,7 +108,7 @@ class Database:
     def _abandon(self, task: _Task[Any] | None) -> None:
         if task is not None:
             reason = f"the store was closed before it was known whether this was stored ({self._fault})"
-            task.settle(StoreFailed(reason))
+            task.finish(StoreFailed(reason))
 
     @property
     def shown(self) -> str:
@@ -153,7 +153,7 @@ class Database:
     def _finished(self, task: _Task[T], future: "asyncio.Future[T]") -> None:
         error = future.exception()
         if not isinstance(error, _UnknownError):
-            task.settle(future.result() if error is None else _plain(error))
+            task.finish(future.result() if error is None else _plain(error))
         if self._connection is None and self._usable.is_set() and not self._closed:
             self._usable.clear()
             self._returning = asyncio.get_running_loop().create_task(self._come_back(), name="busway database")
@@ -181,7 +181,7 @@ class Database:
         # First set the event: the caller may use the database as soon as it has its answer.
         if self._connection is not None and not self._closed:
             self._usable.set()
-        task.settle(outcome)
+        task.finish(outcome)
 
     def rows(self, name: str) -> Rows:
         """The rows of a stream, for its store."""
@@ -267,7 +267,7 @@ class Database:
         try:
             connection.commit()
         except self._dialect.errors as error:
-            if self._dialect.settled(connection, error):
+            if self._dialect.rolled_back(connection, error):
                 self._roll_back(connection, error)
                 raise StoreFailed(self._refusal(error)) from error
             self._lost(connection, error)

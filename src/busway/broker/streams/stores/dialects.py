@@ -61,7 +61,7 @@ class Dialect(Protocol):
     def alive(self, connection: Connection, error: Exception) -> bool:
         """Whether the connection can be used after this error."""
 
-    def settled(self, connection: Connection, error: Exception) -> bool:
+    def rolled_back(self, connection: Connection, error: Exception) -> bool:
         """Whether it is certain, after a failed COMMIT, that nothing was stored."""
 
     def insert(self, connection: Connection, table: Table, rows: Sequence[Row]) -> None:
@@ -172,7 +172,7 @@ class SQLite:
         code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
         return not connection.invalidated and code not in _BROKEN
 
-    def settled(self, connection: Connection, error: Exception) -> bool:
+    def rolled_back(self, connection: Connection, error: Exception) -> bool:
         # An open transaction can be rolled back, and SQLite does that on a full disk. Otherwise the outcome is unknown.
         full = getattr(getattr(error, "orig", error), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         return full or bool(getattr(connection.connection.driver_connection, "in_transaction", False))
@@ -297,7 +297,7 @@ class PostgreSQL:
         del error
         return not connection.invalidated and not getattr(connection.connection.driver_connection, "closed", True)
 
-    def settled(self, connection: Connection, error: Exception) -> bool:
+    def rolled_back(self, connection: Connection, error: Exception) -> bool:
         del error
         # A server that reports a failed COMMIT has rolled the transaction back.
         return not connection.invalidated and not getattr(connection.connection.driver_connection, "closed", True)
