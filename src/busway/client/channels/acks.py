@@ -134,6 +134,7 @@ class Acks:
         joined: Callable[[], bool],
         on_acked: Callable[[str, list[Run], list[Run]], None],
         on_failed: Callable[[str, list[Run]], None],
+        on_sent: Callable[[str, list[tuple[int, int, int]]], None] | None,
     ) -> None:
         self._core = core
         self._label = label
@@ -143,7 +144,7 @@ class Acks:
         """Called with a broker, its acknowledged messages, and those among them that were too late."""
         self._on_failed = on_failed
         """Called with a broker and the messages whose acknowledgement it could not store."""
-        self.on_sent: Callable[[str, list[tuple[int, int, int]]], None] | None = None
+        self._on_sent = on_sent
         """Called with the broker and the entries of each frame that was sent."""
         self._late = 0
         """Late acknowledgements that are not logged yet."""
@@ -198,8 +199,8 @@ class Acks:
         except BusError as error:
             self._report(batch.failed(error))
             return
-        if self.on_sent is not None:
-            self.on_sent(batch.broker, [entry for entry in batch.entries if entry[2] != EXTEND])
+        if self._on_sent is not None:
+            self._on_sent(batch.broker, [entry for entry in batch.entries if entry[2] != EXTEND])
         answer = core.answer(number)
         self._in_flight.add(answer)
         answer.add_done_callback(lambda answer: self._answered(batch, answer))

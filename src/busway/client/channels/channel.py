@@ -6,7 +6,6 @@ after a reconnect.
 """
 
 import asyncio
-import struct
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -23,6 +22,7 @@ from busway.client.channels.failures import Misfit, described, misfit
 from busway.client.channels.lease_renewal import LeaseRenewal, Places
 from busway.client.channels.positions import Start, info_of, start_of
 from busway.client.channels.registrar import ChannelRegistrar
+from busway.client.channels.takes import Takes
 from busway.client.connection.connection import Connection
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
@@ -35,7 +35,6 @@ from busway.errors import (
     BusError,
     Closed,
     Code,
-    Disconnected,
     LocalProtocolError,
     PayloadError,
     Reject,
@@ -51,17 +50,9 @@ if TYPE_CHECKING:
 
 Call: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
-_TAKE: Final = 0x32
-_TAKE_BODY: Final = struct.Struct("<II")
-_CANCEL_BODY: Final = struct.Struct("<IQ")
-_WHOLE: Final = 0x80000000
-"""The flag of a TAKE that is answered only when the broker has delivered all that it asks for."""
-_NO_LIMIT: Final = (1 << 32) - 1
 _MOST: Final = 65_536
 MAX_PROCESSING: Final = 3600.0
 """Seconds that a message may be in work before its lease is no longer renewed, by default."""
-_ANSWER_DELAY: Final = 5.0
-"""Seconds that the broker's answer to a TAKE may come after its timeout."""
 
 
 class Channel(Entered, InboxProperties):
@@ -124,20 +115,24 @@ class Channel(Entered, InboxProperties):
             joined=lambda: self._joined,
             waiting=self._waiting,
             pending=lambda: self.pending + len(self.ahead),
-            taking=lambda: bool(self._takes),
+            taking=lambda: self._takes.pending,
             handlers=0 if handler is None else concurrency,
             received=lambda: self.received,
             on_stalled=self._stalled,
         )
         self._acks = Acks(
-            core, self.label, self._check, lambda: self._joined, self._drop_duplicates, self._renewal.abandon
+            core,
+            self.label,
+            self._check,
+            lambda: self._joined,
+            on_acked=self._drop_duplicates,
+            on_failed=self._renewal.abandon,
+            on_sent=self._renewal.acknowledged if self._renewal.tracks and handler is None else None,
         )
-        self._acks.on_sent = self._renewal.acknowledged if self._renewal.tracks and handler is None else None
         self._closing = False
         self._done: set[Message] = set()
         """The messages that handlers work on now and have acknowledged, nacked or rejected themselves."""
-        self._takes: dict[int, asyncio.Future[int]] = {}
-        """The pending answers to TAKE frames, by frame number."""
+        self._takes = Takes(core, self._registration, lambda: self._joined)
         self.owner: ref[object] = ref(self)
         """The object that Message.ack() calls: this channel, or the one of `busway.sync` that wraps it."""
         self.ahead: deque[Message] = deque()
@@ -194,62 +189,18 @@ class Channel(Entered, InboxProperties):
 
     async def _pull(self, most: int, timeout: float | None, *, whole: bool) -> list[Message]:
         """Ask the broker for so many messages. An empty list means that the caller has to try again."""
-        core = self._core
         self._check()
         if not self._joined:
             # The reconnect joins the channel again.
             await self._registration.wait_open(timeout)
             return []
-        milliseconds = _NO_LIMIT if timeout is None else min(int(timeout * 1000 + 0.999), _NO_LIMIT - 1)
-        number = core.session.channel(
-            _TAKE, self._registration.number, _TAKE_BODY.pack(most | _WHOLE * whole, milliseconds)
-        )
-        answer = self._takes[number] = core.answer(number)
-        begin = core.loop.time()
-        got: int
-        try:
-            if timeout is None:
-                got = await answer
-            else:
-                async with asyncio.timeout(timeout + _ANSWER_DELAY):
-                    got = await answer
-        except Disconnected:
-            return []
-        except (asyncio.CancelledError, TimeoutError) as error:
-            self._cancel_take(number, answer)
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            got = 0
-        finally:
-            del self._takes[number]
-        if not got and timeout is not None and core.loop.time() >= begin + timeout:
-            raise Timeout(f"nothing to take from {self.label!r} within {timeout:g} s")
+        got = await self._takes.take(most, timeout, whole=whole)
         return self._reader.batch(got) if got else []
 
     @property
     def _joined(self) -> bool:
         """Whether it has joined the channel by the current connection."""
         return self._joined_by is not None and self._joined_by is self._core.connection
-
-    def _cancel_take(self, number: int, answer: "asyncio.Future[int]") -> None:
-        """Cancel a TAKE whose caller does not wait any more. Other takes get the messages that it has got."""
-        if not answer.cancelled():  # the answer arrived at the same moment
-            self._take_cancelled(answer)
-        elif self._joined:
-            self._core.answer(number).add_done_callback(self._take_cancelled)
-            self._core.session.channel(_TAKE, self._registration.number, _CANCEL_BODY.pack(0, number))
-
-    def _take_cancelled(self, answer: "asyncio.Future[int]") -> None:
-        if not answer.cancelled() and answer.exception() is None and answer.result():
-            # The other takes look at the inbox only when their own answers arrive, which CANCEL brings about.
-            for number in self._takes:
-                self._core.session.channel(_TAKE, self._registration.number, _CANCEL_BODY.pack(0, number))
-
-    def _end_takes(self) -> None:
-        """End every take that waits for the broker's answer."""
-        for answer in self._takes.values():
-            if not answer.done():
-                answer.set_result(0)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self._reader.each(self) if self.window else self._each_taken()
@@ -487,7 +438,7 @@ class Channel(Entered, InboxProperties):
         self._renewal.stop()
         self._core.held.discard(self)
         self._registration.end(error)
-        self._end_takes()
+        self._takes.end()
 
     def gap(self, place: Position, count: int) -> None:  # noqa: ARG002, consumers have no use for the place
         """Count and report that the stream has removed this many messages before they were acknowledged."""
@@ -543,7 +494,7 @@ class Channel(Entered, InboxProperties):
             self._core.held.discard(self)
 
     async def _finish(self) -> None:
-        self._end_takes()
+        self._takes.end()
         if self._handlers is not None:
             await self._handlers.finish(self._drain)
 
