@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from busway._core import Log, Selection, block_part, block_records, encode_records
 from busway.broker.streams.stores import Record
-from busway.broker.streams.stream import BILLION, Block, Stream, StreamChannels, native, patience
+from busway.broker.streams.stream import BILLION, Block, Stream, native, patience
+from busway.broker.streams.stream_channels import StreamChannels
 from busway.common import environment
 from busway.common.extras import install_command
 from busway.errors import BusError, Closed, Code, DataFailed, Rejected, StoreFailed

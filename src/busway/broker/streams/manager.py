@@ -32,7 +32,8 @@ from busway.broker.streams.folder import (
 )
 from busway.broker.streams.replay import Replays
 from busway.broker.streams.stores.names import unknown_store
-from busway.broker.streams.stream import BILLION, Stream, StreamChannels, settings
+from busway.broker.streams.stream import BILLION, Stream, settings
+from busway.broker.streams.stream_channels import StreamChannels
 from busway.broker.streams.table import StreamTable
 from busway.broker.streams.tombstones import Tombstones
 from busway.common import environment

@@ -8,12 +8,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from busway._core import Log, Selection, matches
 from busway.broker.storage.data_folder import CHANNELS
+from busway.broker.streams.stream_channels import StreamChannels
 from busway.common import environment
 from busway.errors import BusError
 from busway.streams import DEFAULT, LEVELS, Level, Safety, StreamConfig
@@ -30,28 +31,6 @@ BILLION: Final = 10**9
 """Nanoseconds in a second."""
 FOREVER: Final = 2**64 - 1
 """The value of `hold` that holds no message."""
-
-
-class StreamChannels(Protocol):
-    """The channels of all streams, as a stream sees them. `channels.manager` has them."""
-
-    async def added(self, stream: "Stream") -> None:
-        """Open the channels of a new or reopened stream."""
-
-    async def removed(self, stream: "Stream") -> None:
-        """End the channels of a removed stream."""
-
-    def changed(self, stream: "Stream") -> None:
-        """The settings of a stream have changed."""
-
-    def trimmed(self, stream: "Stream") -> None:
-        """Retention has removed messages from a stream."""
-
-    def floor(self, stream: "Stream", channel: str) -> int | None:
-        """A channel has finished all offsets below this one; None: there is no such channel."""
-
-    def figures(self, number: int) -> list[dict[str, Any]]:
-        """The figures of all channels of a stream."""
 
 
 class Stream:

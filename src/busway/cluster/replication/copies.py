@@ -18,7 +18,8 @@ from busway.broker.channels.state.progress import Created, Deleted, Stamp
 from busway.broker.storage.data_folder import sync
 from busway.broker.storage.permissions import make_folder
 from busway.broker.streams.folder import LOG, read, write
-from busway.broker.streams.stream import FOREVER, Stream, StreamChannels, settings
+from busway.broker.streams.stream import FOREVER, Stream, settings
+from busway.broker.streams.stream_channels import StreamChannels
 from busway.cluster.replication.messages import Noted
 from busway.common import environment
 from busway.errors import BusError, DataFailed
