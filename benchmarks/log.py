@@ -26,7 +26,7 @@ def wait(log: Log) -> None:
     fd = log.fileno()
     if fd is not None:
         select.select([fd], [], [])
-    if lost := log.settle():
+    if lost := log.remove_unwritten():
         raise SystemExit(f"the disk took no more: {lost[2]}")
 
 
