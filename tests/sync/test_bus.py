@@ -115,7 +115,7 @@ def test_the_same_parameters(blocking, original):
     def shape(function):
         native = not inspect.isfunction(original)  # whose defaults Python doesn't get to see
         parameters = inspect.signature(function).parameters.values()
-        return [(one.name, one.kind, native or one.default) for one in parameters if one.name != "self"]
+        return sorted((one.name, one.kind, native or str(one.default)) for one in parameters if one.name != "self")
 
     assert shape(blocking) == shape(original)
 

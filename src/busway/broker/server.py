@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from types import NoneType, TracebackType
-from typing import Any, Final, Literal, Protocol, Self, TypeAlias
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias, Unpack
 
 from busway.broker.admin import services
 from busway.broker.exposure import CLOSED, Exposure
@@ -20,13 +20,14 @@ from busway.broker.session import Session
 from busway.broker.storage.data_folder import DataFolder
 from busway.broker.streams.stores.names import check_stores
 from busway.broker.streams.table import Changes
-from busway.client.bus import JITTER, RECONNECT, Bus, Credentials, ErrorHook
+from busway.client.bus import Bus, ClientOptions
 from busway.common import environment
 from busway.common.checks import check_timeout, check_type
 from busway.common.durations import Duration
+from busway.common.options import takes_options
 from busway.errors import Closed, Code, LocalProtocolError
 from busway.fields import Fields, encode_fields
-from busway.settings import TLS, Identity, Offline, Settings
+from busway.settings import TLS, Settings
 from busway.streams import StreamConfig
 from busway.transport import Address, Listener, listen, parse
 from busway.transport.interfaces import is_exposed
@@ -220,35 +221,10 @@ class Server:
                 found.update(session.served.values())
         return sorted(found)
 
-    def connect(
-        self,
-        *,
-        name: str = "",
-        fields: Fields | None = None,
-        timeout: Duration = 5.0,
-        reconnect: Sequence[Duration] | None = RECONNECT,
-        jitter: float = JITTER,
-        offline: Offline = "fail",
-        credentials: Credentials = None,
-        drain: Duration = 5.0,
-        on_error: ErrorHook | None = None,
-        identity: Identity | None = None,
-    ) -> Bus:
+    @takes_options(Bus)
+    def connect(self, **options: Unpack[ClientOptions]) -> Bus:
         """Create a client of this server that is connected in memory."""
-        return Bus(
-            (f"memory:{self.guid}",),
-            name=name,
-            fields=fields,
-            timeout=timeout,
-            reconnect=reconnect,
-            jitter=jitter,
-            offline=offline,
-            credentials=credentials,
-            drain=drain,
-            on_error=on_error,
-            identity=identity,
-            learn=False,  # the client stays at this server
-        )
+        return Bus((f"memory:{self.guid}",), learn=False, **options)  # the client stays at this server
 
     def stats(self) -> dict[str, Any]:
         """The broker's counters."""

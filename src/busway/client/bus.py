@@ -9,7 +9,7 @@ import os
 from collections.abc import Coroutine, Generator, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias, overload
+from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, Unpack, overload
 
 from busway._core import Publisher
 from busway.client.channels.admin import ChannelVerbs
@@ -29,19 +29,53 @@ from busway.client.typed.protocol import outgoing
 from busway.client.verbs import SubscribeVerbs
 from busway.common.checks import check_callable, check_seconds, check_timeout
 from busway.common.durations import Duration, seconds
+from busway.common.options import takes_options
 from busway.errors import BusError, Code, Disconnected, Timeout
 from busway.fields import Fields
 from busway.positions import Placed
 from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, Identity, Offline, Scope, check_offline, check_scope
 
-__all__ = ["JITTER", "RECONNECT", "Bus", "Credentials", "ErrorHook", "connect"]
+__all__ = ["JITTER", "RECONNECT", "Bus", "ClientOptions", "ConnectOptions", "Credentials", "ErrorHook", "connect"]
 
-_Pairs: TypeAlias = Iterable[tuple[str, object]]
+Pairs: TypeAlias = Iterable[tuple[str, object]]
+"""Topics and payloads."""
 _FOR_ALL: Final = "durable=True takes no scope, for a stored message is for all nodes: leave the scope out"
 _NO_TIMEOUT: Final = (
     "timeout limits the wait for an acknowledgement, and only stored messages have one: give durable=True too"
 )
 _FOR_STORED: Final = "expires, delay and deliver_at are for stored messages: give durable=True too"
+
+
+class DurableOptions(TypedDict, total=False):
+    """The keyword arguments of publish_many() for stored messages."""
+
+    expires: Lasting | datetime | None
+    delay: Lasting | None
+    deliver_at: datetime | None
+    timeout: Lasting | None
+
+
+class ClientOptions(TypedDict, total=False):
+    """The keyword arguments of Server.connect()."""
+
+    name: str
+    fields: Fields | None
+    timeout: Duration
+    reconnect: Sequence[Duration] | None
+    jitter: float
+    offline: Offline
+    credentials: Credentials
+    drain: Duration
+    on_error: ErrorHook | None
+    identity: Identity | None
+
+
+class ConnectOptions(ClientOptions, total=False):
+    """The keyword arguments of connect()."""
+
+    wait: Waits
+    tls: TLS | None
+    learn: bool
 
 
 class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, ChannelVerbs):
@@ -210,20 +244,17 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
         *,
         fields: Fields | None = None,
         durable: Literal[True],
-        expires: Lasting | datetime | None = None,
-        delay: Lasting | None = None,
-        deliver_at: datetime | None = None,
-        timeout: Lasting | None = None,
+        **options: Unpack[DurableOptions],
     ) -> Placed: ...
 
     @overload
     async def publish_many(
-        self, messages: _Pairs, /, *, fields: Fields | None = None, scope: Scope = "global"
+        self, messages: Pairs, /, *, fields: Fields | None = None, scope: Scope = "global"
     ) -> int: ...
 
     async def publish_many(
         self,
-        topic: str | _Pairs,
+        topic: str | Pairs,
         payloads: Iterable[object] = (),
         /,
         *,
@@ -361,22 +392,8 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
         return f"<Bus {self.name!r} {self.state} {self.url}>"
 
 
-def connect(
-    *urls: str,
-    name: str = "",
-    fields: Fields | None = None,
-    timeout: Duration = 5.0,
-    wait: Waits = False,
-    reconnect: Sequence[Duration] | None = RECONNECT,
-    jitter: float = JITTER,
-    offline: Offline = "fail",
-    tls: TLS | None = None,
-    credentials: Credentials = None,
-    drain: Duration = 5.0,
-    on_error: ErrorHook | None = None,
-    identity: Identity | None = None,
-    learn: bool = True,
-) -> Bus:
+@takes_options(Bus)
+def connect(*urls: str, **options: Unpack[ConnectOptions]) -> Bus:
     """A client of the server at the first of these addresses that answers.
 
     Without an address it uses that of the environment variable BUSWAY_URL, else tcp://127.0.0.1:7420. With
@@ -399,22 +416,7 @@ def connect(
     """
     if not urls:
         urls = tuple(os.environ.get(URL_VARIABLE, "").split()) or (DEFAULT_URL,)
-    return Bus(
-        urls,
-        name=name,
-        fields=fields,
-        timeout=timeout,
-        wait=wait,
-        reconnect=reconnect,
-        jitter=jitter,
-        offline=offline,
-        tls=tls,
-        credentials=credentials,
-        drain=drain,
-        on_error=on_error,
-        identity=identity,
-        learn=learn,
-    )
+    return Bus(urls, **options)
 
 
 def _within(timeout: Lasting | None) -> float | None:

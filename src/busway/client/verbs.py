@@ -4,7 +4,7 @@ The Bus inherits SubscribeVerbs.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from busway.client.connection.core import Core
 from busway.client.services.ask_callback import Willing
@@ -15,15 +15,38 @@ from busway.client.typed.protocol import Declares, Received, UndeclaredClass, ki
 from busway.client.typed_wrappers.wrappers import TypedService, TypedSubscription
 from busway.common.checks import check_callable
 from busway.common.durations import Duration
+from busway.common.options import takes_options
 from busway.fields import Extra, Where, compile_where
 from busway.positions import Since, encode_since
-from busway.settings import MiB, Policy, Scope, Wait
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from busway.settings import Policy, Scope, Wait
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class InboxOptions(TypedDict, total=False):
+    """The keyword arguments of subscribe() that a Subscription takes unchanged."""
+
+    notify: bool
+    watch: bool
+    listen: bool
+    group: str
+    echo: bool
+    policy: Policy
+    limit: int
+    limit_bytes: int
+    patience: Duration
+    concurrency: int
+    scope: Scope
+    wait: Wait | None
+
+
+class SubscribeOptions(InboxOptions, total=False):
+    """The keyword arguments of subscribe(), without the handler."""
+
+    where: Where | None
+    extra: Extra | None
+    since: Since | None
 
 
 class ServeOptions(TypedDict, total=False):
@@ -43,25 +66,7 @@ class SubscribeVerbs:
 
     @overload
     def subscribe(
-        self,
-        pattern: str,
-        *,
-        where: Where | None = None,
-        extra: Extra | None = None,
-        since: Since | None = None,
-        notify: bool = False,
-        watch: bool = False,
-        listen: bool = False,
-        group: str = "",
-        echo: bool = True,
-        policy: Policy = "block",
-        limit: int = 65_536,
-        limit_bytes: int = 16 * MiB,
-        patience: Duration = 5.0,
-        handler: Handler | None = None,
-        concurrency: int = 1,
-        scope: Scope = "global",
-        wait: Wait | None = None,
+        self, pattern: str, *, handler: Handler | None = None, **options: Unpack[SubscribeOptions]
     ) -> Subscription: ...
 
     @overload
@@ -70,24 +75,11 @@ class SubscribeVerbs:
         pattern: type[T],
         below: str,
         *,
-        where: Where | None = None,
-        extra: Extra | None = None,
-        since: Since | None = None,
-        notify: bool = False,
-        watch: bool = False,
-        listen: bool = False,
-        group: str = "",
-        echo: bool = True,
-        policy: Policy = "block",
-        limit: int = 65_536,
-        limit_bytes: int = 16 * MiB,
-        patience: Duration = 5.0,
         handler: Callable[[Received[T]], object] | None = None,
-        concurrency: int = 1,
-        scope: Scope = "global",
-        wait: Wait | None = None,
+        **options: Unpack[SubscribeOptions],
     ) -> TypedSubscription[T]: ...
 
+    @takes_options(Subscription)
     def subscribe(
         self,
         pattern: str | type[Any],
@@ -96,19 +88,8 @@ class SubscribeVerbs:
         where: Where | None = None,
         extra: Extra | None = None,
         since: Since | None = None,
-        notify: bool = False,
-        watch: bool = False,
-        listen: bool = False,
-        group: str = "",
-        echo: bool = True,
-        policy: Policy = "block",
-        limit: int = 65_536,
-        limit_bytes: int = 16 * MiB,
-        patience: Duration = 5.0,
         handler: Callable[[Any], object] | None = None,
-        concurrency: int = 1,
-        scope: Scope = "global",
-        wait: Wait | None = None,
+        **options: Unpack[InboxOptions],
     ) -> Subscription | TypedSubscription[Any]:
         """Messages whose topic matches: `a/*/c`, `a/**`, or a regular expression `re:a/[0-9]+`.
 
@@ -144,20 +125,9 @@ class SubscribeVerbs:
             pattern if isinstance(pattern, str) else kind_for(pattern).pattern(below),
             rules=compile_where(where, extra),
             since=encode_since(since),
-            notify=notify,
-            watch=watch,
-            listen=listen,
-            group=group,
-            echo=echo,
-            policy=policy,
-            limit=limit,
-            limit_bytes=limit_bytes,
             handler=handler if kind is None or handler is None else kind.handler(handler),
-            concurrency=concurrency,
             drain=self._drain,
-            patience=patience,
-            scope=scope,
-            wait=wait,
+            **options,
         )
         return subscription if kind is None else TypedSubscription(subscription, kind)
 
@@ -168,7 +138,7 @@ class SubscribeVerbs:
         handler: Responder | None = None,
         *,
         ask: Willing | None = None,
-        **options: "Unpack[ServeOptions]",
+        **options: Unpack[ServeOptions],
     ) -> Service: ...
 
     @overload
@@ -180,7 +150,7 @@ class SubscribeVerbs:
         handler: Callable[[T], R | Awaitable[R] | AsyncGenerator[R, Any]] | None = None,
         *,
         ask: Callable[[T], bool | Awaitable[bool]] | None = None,
-        **options: "Unpack[ServeOptions]",
+        **options: Unpack[ServeOptions],
     ) -> TypedService[T]: ...
 
     @overload
@@ -192,7 +162,7 @@ class SubscribeVerbs:
         handler: Callable[[T], object] | None = None,
         *,
         ask: Callable[[T], bool | Awaitable[bool]] | None = None,
-        **options: "Unpack[ServeOptions]",
+        **options: Unpack[ServeOptions],
     ) -> TypedService[T]: ...
 
     def serve(

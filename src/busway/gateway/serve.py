@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from types import NoneType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
 from busway.broker.exposure import Exposure
 from busway.broker.server import Door, Server
@@ -14,6 +14,7 @@ from busway.cluster.config import Cluster
 from busway.cluster.members.servers_file import Listed
 from busway.common.checks import check_type
 from busway.common.extras import install_command
+from busway.common.options import takes_options
 from busway.fields import Fields
 from busway.gateway.json.config import Http
 from busway.settings import TLS, Settings
@@ -24,20 +25,23 @@ if TYPE_CHECKING:
 _NEEDED: Final = frozenset({"aiohttp", "multidict", "yarl", "prometheus_client"})
 
 
-def serve(
-    *addresses: str,
-    name: str = "",
-    settings: Settings | None = None,
-    tls: TLS | None = None,
-    fields: Fields | None = None,
-    data: str | PathLike[str] | None = None,
-    stores: Mapping[str, str] | None = None,
-    cluster: str | Cluster | None = None,
-    servers: str | Sequence[str | Listed] | None = None,
-    key: str | bytes | None = None,
-    http: str | Http | None = None,
-    insecure: bool = False,
-) -> Server:
+class ServerOptions(TypedDict, total=False):
+    """The keyword arguments of serve() but `http`."""
+
+    name: str
+    settings: Settings | None
+    tls: TLS | None
+    fields: Fields | None
+    data: str | PathLike[str] | None
+    stores: Mapping[str, str] | None
+    cluster: str | Cluster | None
+    servers: str | Sequence[str | Listed] | None
+    key: str | bytes | None
+    insecure: bool
+
+
+@takes_options(cluster_serve.serve)
+def serve(*addresses: str, http: str | Http | None = None, **options: Unpack[ServerOptions]) -> Server:
     """A broker that listens on these addresses (`unix:PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`), and in memory.
 
     The broker adds `fields` to each message that it forwards. `data` is a folder for state that survives a restart:
@@ -63,21 +67,9 @@ def serve(
     check_type("http", http, (str, Http, NoneType), "HOST:PORT, a busway.Http or None")
     doors: list[Callable[[Server], Door]] = []
     if http is not None:
-        doors.append(_json(http if isinstance(http, Http) else Http(address=http), Exposure(insecure=insecure)))
-    return cluster_serve.serve(
-        *addresses,
-        name=name,
-        settings=settings,
-        tls=tls,
-        fields=fields,
-        data=data,
-        stores=stores,
-        cluster=cluster,
-        servers=servers,
-        key=key,
-        doors=doors,
-        insecure=insecure,
-    )
+        exposure = Exposure(insecure=options.get("insecure", False))
+        doors.append(_json(http if isinstance(http, Http) else Http(address=http), exposure))
+    return cluster_serve.serve(*addresses, doors=doors, **options)
 
 
 def _json(settings: Http, exposure: Exposure) -> "partial[JsonDoor]":

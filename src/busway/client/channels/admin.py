@@ -5,14 +5,14 @@ The Bus inherits ChannelVerbs.
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, overload
+from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
 from busway._core import check_pattern, check_topic
 from busway.backoff import Backoff, Delay, backoff_of
 from busway.client.channels.channel import MAX_PROCESSING, Channel
-from busway.client.channels.dead_letters import LAST, DeadLetters, Progress, Since
+from busway.client.channels.dead_letters import DeadLetters, ListOptions, RedriveOptions
 from busway.client.channels.positions import Start, info_of, start_of
 from busway.client.connection.core import Core
 from busway.client.connection.sender import Sender
@@ -22,13 +22,11 @@ from busway.client.typed.protocol import Kind, kind_for
 from busway.client.typed_wrappers.channel import Delivered, TypedChannel, handling, reading
 from busway.common.checks import check_callable, check_seconds, check_type
 from busway.common.durations import Duration, seconds
+from busway.common.options import takes_options
 from busway.dead_letters import DeadLetter, Redrive
 from busway.errors import InvalidRule
 from busway.fields import Where, compile_where
 from busway.streams import ChannelInfo, check_name
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
@@ -70,7 +68,7 @@ class ChannelVerbs:
 
     @overload
     def channel(
-        self, stream: str, name: str, *, handler: Handler | None = None, **options: "Unpack[ChannelOptions]"
+        self, stream: str, name: str, *, handler: Handler | None = None, **options: Unpack[ChannelOptions]
     ) -> Channel: ...
 
     @overload
@@ -82,7 +80,7 @@ class ChannelVerbs:
         /,
         *,
         handler: Callable[[Delivered[T]], object] | None = None,
-        **options: "Unpack[ChannelOptions]",
+        **options: Unpack[ChannelOptions],
     ) -> TypedChannel[T]: ...
 
     def channel(
@@ -175,14 +173,14 @@ class ChannelVerbs:
         return made if read is None else TypedChannel(made, read)
 
     async def create_channel(
-        self, stream: str, name: str, *, start: Start | None = None, **settings: "Unpack[ChannelSettings]"
+        self, stream: str, name: str, *, start: Start | None = None, **settings: Unpack[ChannelSettings]
     ) -> ChannelInfo:
         """Create a channel without consuming it, or give an existing one these settings: those of channel()."""
         return await self._manage_channel(
             "create", stream, name, start=start_of(start, stream), settings=_wire(**settings)
         )
 
-    async def update_channel(self, stream: str, name: str, **settings: "Unpack[ChannelSettings]") -> ChannelInfo:
+    async def update_channel(self, stream: str, name: str, **settings: Unpack[ChannelSettings]) -> ChannelInfo:
         """Change the given settings of a channel."""
         return await self._manage_channel("update", stream, name, settings=_wire(**settings))
 
@@ -192,45 +190,29 @@ class ChannelVerbs:
         offset: int = (await self._ask_channel("$bus/channel/seek", question))["offset"]
         return offset
 
-    async def dead_letters(
-        self,
-        stream: str,
-        channel: str,
-        *,
-        last: int | None = LAST,
-        topic: str = "**",
-        reason: str | None = None,
-        since: Since | None = None,
-        redriven: bool = False,
-    ) -> list[DeadLetter]:
+    @takes_options(DeadLetters.listed)
+    async def dead_letters(self, stream: str, channel: str, **options: Unpack[ListOptions]) -> list[DeadLetter]:
         """The last dead letters of a channel, ordered by the time of their failure. With `last=None` all of them.
 
         `topic` is a pattern for the topic of the message, `reason` a part of the reason or of the exception's type,
         `since` a time or a length of time back. Letters that were redriven are included only with `redriven`.
         """
-        return await DeadLetters(self._core, self._sender).listed(
-            stream, channel, last=last, topic=topic, reason=reason, since=since, redriven=redriven
-        )
+        return await DeadLetters(self._core, self._sender).listed(stream, channel, **options)
 
+    @takes_options(DeadLetters.redrive)
     async def redrive_channel(
         self,
         stream: str,
         channel: str,
         letters: DeadLetter | str | Iterable[DeadLetter | str] | None = None,
-        *,
-        topic: str = "**",
-        reason: str | None = None,
-        since: Since | None = None,
-        progress: Progress | None = None,
+        **options: Unpack[RedriveOptions],
     ) -> Redrive:
         """Redrive dead letters, each once: the given ones, or all that dead_letters() selects with the same arguments.
 
         The channel delivers their messages as if for the first time, before new ones. A redrive may be interrupted and
         repeated: the broker redrives each letter only once. `progress` is called with the counts so far.
         """
-        return await DeadLetters(self._core, self._sender).redrive(
-            stream, channel, letters, topic=topic, reason=reason, since=since, progress=progress
-        )
+        return await DeadLetters(self._core, self._sender).redrive(stream, channel, letters, **options)
 
     async def remove_channel(self, stream: str, name: str) -> ChannelInfo:
         """Remove a channel and return its last state. The messages stay in the stream; its consumers get an error."""

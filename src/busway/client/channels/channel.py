@@ -12,11 +12,12 @@ from contextlib import suppress
 from copy import copy
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, Unpack
 from weakref import ref
 
 from busway._core import Message, delivered_offsets
 from busway.client.channels.acks import ACK, EXTEND, NACK, RELEASE, RETURN, AckOutcome, Acks, Run, Runs
+from busway.client.channels.dead_letters import DeadLetters, ListOptions, RedriveOptions
 from busway.client.channels.duplicates import Duplicates
 from busway.client.channels.failures import Misfit, described, misfit
 from busway.client.channels.lease_renewal import LeaseRenewal, Places
@@ -31,6 +32,8 @@ from busway.client.connection.registration import Entered, Registration
 from busway.client.subscriptions.inbox import Handler, HandlerTasks, InboxProperties, InboxReader
 from busway.common.checks import check_count, check_timeout, check_type
 from busway.common.durations import Duration, seconds
+from busway.common.options import takes_options
+from busway.dead_letters import DeadLetter, Redrive
 from busway.errors import (
     BusError,
     Closed,
@@ -43,10 +46,6 @@ from busway.errors import (
 )
 from busway.positions import Position
 from busway.streams import ChannelInfo
-
-if TYPE_CHECKING:
-    from busway.client.channels.dead_letters import DeadLetters, Progress, Since
-    from busway.dead_letters import DeadLetter, Redrive
 
 Call: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
@@ -76,7 +75,7 @@ class Channel(Entered, InboxProperties):
         concurrency: int = 1,
         drain: float = 0.0,
         max_processing: Duration | None = MAX_PROCESSING,
-        letters: "DeadLetters",
+        letters: DeadLetters,
     ) -> None:
         if type(window) is not int or not 0 <= window <= _MOST:
             raise ValueError(f"window must be a whole number from 0 to {_MOST}, but is {window!r}")
@@ -345,33 +344,19 @@ class Channel(Entered, InboxProperties):
         offset: int = answer["offset"]
         return offset
 
-    async def dead(
-        self,
-        *,
-        last: int | None = 100,
-        topic: str = "**",
-        reason: str | None = None,
-        since: "Since | None" = None,
-        redriven: bool = False,
-    ) -> "list[DeadLetter]":
+    @takes_options(DeadLetters.listed)
+    async def dead(self, **options: Unpack[ListOptions]) -> list[DeadLetter]:
         """The last dead letters of the channel, as from Bus.dead_letters()."""
-        return await self._dead_letters.listed(
-            self.stream, self.name, last=last, topic=topic, reason=reason, since=since, redriven=redriven
-        )
+        return await self._dead_letters.listed(self.stream, self.name, **options)
 
+    @takes_options(DeadLetters.redrive)
     async def redrive(
         self,
-        letters: "DeadLetter | str | Iterable[DeadLetter | str] | None" = None,
-        *,
-        topic: str = "**",
-        reason: str | None = None,
-        since: "Since | None" = None,
-        progress: "Progress | None" = None,
-    ) -> "Redrive":
+        letters: DeadLetter | str | Iterable[DeadLetter | str] | None = None,
+        **options: Unpack[RedriveOptions],
+    ) -> Redrive:
         """Send dead letters back to the channel, each once, as Bus.redrive_channel() does."""
-        return await self._dead_letters.redrive(
-            self.stream, self.name, letters, topic=topic, reason=reason, since=since, progress=progress
-        )
+        return await self._dead_letters.redrive(self.stream, self.name, letters, **options)
 
     async def pause(self) -> None:
         """Deliver nothing to any consumer until resume(), also after a restart of the broker."""

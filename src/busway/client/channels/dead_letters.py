@@ -48,14 +48,14 @@ class SelectionOptions(TypedDict, total=False):
 
 
 class ListOptions(SelectionOptions, total=False):
-    """The keyword arguments of dead()."""
+    """The keyword arguments of dead_letters()."""
 
     last: int | None
     redriven: bool
 
 
 class RedriveOptions(SelectionOptions, total=False):
-    """The keyword arguments of redrive()."""
+    """The keyword arguments of redrive_channel()."""
 
     progress: Progress | None
 
@@ -96,11 +96,11 @@ class DeadLetters:
         stream: str,
         channel: str,
         *,
-        last: int | None,
-        topic: str,
-        reason: str | None,
-        since: Since | None,
-        redriven: bool,
+        last: int | None = LAST,
+        topic: str = "**",
+        reason: str | None = None,
+        since: Since | None = None,
+        redriven: bool = False,
     ) -> list[DeadLetter]:
         """The last dead letters of a channel, as Bus.dead_letters() returns them."""
         if last is not None:
@@ -125,10 +125,10 @@ class DeadLetters:
         channel: str,
         letters: DeadLetter | str | Iterable[DeadLetter | str] | None,
         *,
-        topic: str,
-        reason: str | None,
-        since: Since | None,
-        progress: Progress | None,
+        topic: str = "**",
+        reason: str | None = None,
+        since: Since | None = None,
+        progress: Progress | None = None,
     ) -> Redrive:
         """Redrive dead letters of a channel, as Bus.redrive_channel() does."""
         selection = Selection(topic, reason, since)

@@ -4,7 +4,7 @@ The Bus inherits RequestVerbs.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from busway._core import Message
 from busway.client.connection.core import Core
@@ -21,9 +21,6 @@ Plain: TypeAlias = (
     bytes | bytearray | memoryview | str | int | float | list[Any] | tuple[Any, ...] | dict[str, Any] | None
 )
 """Types of payloads that are not protocol values. The reply to such a request is a Message."""
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 R = TypeVar("R")
 
@@ -64,18 +61,16 @@ class RequestVerbs:
         await self._sender.ask(PUSH, topic, payload, timeout, each=scope_code, fields=packed)
 
     @overload
-    async def request(self, topic: str, payload: Plain = b"", **options: "Unpack[RequestOptions]") -> Message: ...
+    async def request(self, topic: str, payload: Plain = b"", **options: Unpack[RequestOptions]) -> Message: ...
 
     @overload
-    async def request(self, topic: str, payload: Declares[Any, R], **options: "Unpack[RequestOptions]") -> R: ...
+    async def request(self, topic: str, payload: Declares[Any, R], **options: Unpack[RequestOptions]) -> R: ...
 
     @overload
-    async def request(
-        self, topic: str, payload: object, *, reply: type[R], **options: "Unpack[RequestOptions]"
-    ) -> R: ...
+    async def request(self, topic: str, payload: object, *, reply: type[R], **options: Unpack[RequestOptions]) -> R: ...
 
     @overload
-    async def request(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Any: ...
+    async def request(self, topic: str, payload: object, **options: Unpack[RequestOptions]) -> Any: ...
 
     async def request(
         self,
@@ -115,21 +110,21 @@ class RequestVerbs:
 
     @overload
     async def request_all(
-        self, topic: str, payload: Plain = b"", **options: "Unpack[RequestOptions]"
+        self, topic: str, payload: Plain = b"", **options: Unpack[RequestOptions]
     ) -> Replies[Message]: ...
 
     @overload
     async def request_all(
-        self, topic: str, payload: Declares[Any, R], **options: "Unpack[RequestOptions]"
+        self, topic: str, payload: Declares[Any, R], **options: Unpack[RequestOptions]
     ) -> Replies[Received[R]]: ...
 
     @overload
     async def request_all(
-        self, topic: str, payload: object, *, reply: type[R], **options: "Unpack[RequestOptions]"
+        self, topic: str, payload: object, *, reply: type[R], **options: Unpack[RequestOptions]
     ) -> Replies[Received[R]]: ...
 
     @overload
-    async def request_all(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Replies[Any]: ...
+    async def request_all(self, topic: str, payload: object, **options: Unpack[RequestOptions]) -> Replies[Any]: ...
 
     async def request_all(
         self,
@@ -155,21 +150,21 @@ class RequestVerbs:
 
     @overload
     def request_many(
-        self, topic: str, payload: Plain = b"", **options: "Unpack[RequestOptions]"
+        self, topic: str, payload: Plain = b"", **options: Unpack[RequestOptions]
     ) -> Gathering[Message]: ...
 
     @overload
     def request_many(
-        self, topic: str, payload: Declares[Any, R], **options: "Unpack[RequestOptions]"
+        self, topic: str, payload: Declares[Any, R], **options: Unpack[RequestOptions]
     ) -> Gathering[Received[R]]: ...
 
     @overload
     def request_many(
-        self, topic: str, payload: object, *, reply: type[R], **options: "Unpack[RequestOptions]"
+        self, topic: str, payload: object, *, reply: type[R], **options: Unpack[RequestOptions]
     ) -> Gathering[Received[R]]: ...
 
     @overload
-    def request_many(self, topic: str, payload: object, **options: "Unpack[RequestOptions]") -> Gathering[Any]: ...
+    def request_many(self, topic: str, payload: object, **options: Unpack[RequestOptions]) -> Gathering[Any]: ...
 
     def request_many(
         self,

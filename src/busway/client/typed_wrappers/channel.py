@@ -6,8 +6,9 @@ gets only values.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Unpack
 
+from busway.client.channels.dead_letters import ListOptions, RedriveOptions
 from busway.client.channels.failures import Misfit
 from busway.client.connection.delegates import ChannelProperties
 from busway.client.subscriptions.inbox import Handler
@@ -20,18 +21,13 @@ from busway.message import Message
 from busway.streams import ChannelInfo
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from busway.client.channels.acks import AckOutcome
     from busway.client.channels.channel import Channel
-    from busway.client.channels.dead_letters import ListOptions, RedriveOptions
     from busway.client.channels.positions import Start
     from busway.dead_letters import DeadLetter, Redrive
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Received[object])
-
-_MOST: Final = 64
 
 
 class Delivered(Received[T]):
@@ -127,9 +123,7 @@ class TypedChannel(Wrapper, ChannelProperties, Generic[T]):
         """The next message that fits. Raises Timeout, Closed, or the error that ended the channel."""
         return (await self.take(1, timeout))[0]
 
-    async def take(
-        self, most: int = _MOST, timeout: Duration | None = None, *, whole: bool = False
-    ) -> list[Delivered[T]]:
+    async def take(self, most: int = 64, timeout: Duration | None = None, *, whole: bool = False) -> list[Delivered[T]]:
         """At least one message and at most so many; with `whole` so many, unless the timeout is over first."""
         timeout = check_timeout("timeout", timeout)
         clock = asyncio.get_running_loop().time
@@ -149,7 +143,7 @@ class TypedChannel(Wrapper, ChannelProperties, Generic[T]):
             found += self._fitting(batch)
         return found
 
-    async def batches(self, most: int = _MOST) -> AsyncIterator[list[Delivered[T]]]:
+    async def batches(self, most: int = 64) -> AsyncIterator[list[Delivered[T]]]:
         """Lists of at most so many messages, until the channel is closed."""
         async for batch in self._inner.batches(most):
             if found := self._fitting(batch):
@@ -182,17 +176,17 @@ class TypedChannel(Wrapper, ChannelProperties, Generic[T]):
         """Move the channel to another place, for all consumers, as Channel.seek() does. Returns the offset."""
         return await self._inner.seek(start)
 
-    async def dead(self, **chosen: "Unpack[ListOptions]") -> "list[DeadLetter]":
+    async def dead(self, **options: Unpack[ListOptions]) -> "list[DeadLetter]":
         """The last dead letters of the channel, as from Bus.dead_letters()."""
-        return await self._inner.dead(**chosen)
+        return await self._inner.dead(**options)
 
     async def redrive(
         self,
         letters: "DeadLetter | str | Iterable[DeadLetter | str] | None" = None,
-        **chosen: "Unpack[RedriveOptions]",
+        **options: Unpack[RedriveOptions],
     ) -> "Redrive":
         """Send dead letters back to the channel, each once, as Bus.redrive_channel() does."""
-        return await self._inner.redrive(letters, **chosen)
+        return await self._inner.redrive(letters, **options)
 
     async def pause(self) -> None:
         """Deliver nothing to any consumer until resume()."""
