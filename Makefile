@@ -25,7 +25,7 @@ SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all check format bench bench-fuse bench-gateway bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo
+.PHONY: help setup run demo test test-all check format sync bench bench-fuse bench-gateway bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -57,10 +57,11 @@ endif
 test-all: export BUSWAY_TEST_ALL := 1
 test-all: test ## run every test over every transport and with all examples (make test takes a share)
 
-check: $(EVERYTHING) ## linters, types, import order, formatting
+check: $(EVERYTHING) ## linters, types, import order, formatting, and whether the generated code is current
 	@# Python and Rust side by side: either needs one core for most of its time.
 	@scripts/side-by-side.sh \
 		"$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports && \
+			$(BIN)/python -m scripts.make_sync --check && \
 			$(BIN)/python -m mypy.stubtest busway._core --allowlist scripts/stubtest.allow --ignore-unused-allowlist" \
 		"cargo fmt --all --check && cargo fmt --manifest-path crates/fuzz/Cargo.toml --check && \
 			cargo clippy --workspace --all-targets --locked --quiet -- -D warnings"
@@ -68,10 +69,13 @@ check: $(EVERYTHING) ## linters, types, import order, formatting
 	@if command -v c++ >/dev/null; then set -x; cargo check --locked --quiet --manifest-path crates/fuzz/Cargo.toml --target-dir target/fuzz/check; \
 		else echo "crates/fuzz is not checked: libFuzzer needs a C++ compiler (c++)"; fi
 
-format: $(EVERYTHING) ## let the formatters and the safe fixes rewrite the sources
+format: $(EVERYTHING) sync ## let the formatters and the safe fixes rewrite the sources
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	cargo fmt --all
+
+sync: $(EVERYTHING) ## generate the blocking API in src/busway/sync/generated from the asyncio API
+	$(BIN)/python -m scripts.make_sync
 
 bench: $(EVERYTHING) ## compare with other systems (BENCH="--quick" for a short look)
 	$(BIN)/python -m benchmarks.peers $(BENCH)

@@ -1,7 +1,6 @@
 """The blocking face: the same names, threads, interrupts, fork."""
 
 import asyncio
-import inspect
 import os
 import subprocess
 import sys
@@ -13,8 +12,8 @@ import pytest
 import busway
 import busway.sync
 from busway.sync import bus as face
+from busway.sync.base import Closable
 from busway.sync.portal import Portal
-from busway.sync.subscription import Closable
 
 
 class Answer(busway.Protocol):
@@ -36,88 +35,6 @@ def server():
 def bus(server):
     with busway.sync.connect(server.addresses[0], name="blocking") as bus:
         yield bus
-
-
-def names(thing):
-    return {name for name in dir(thing) if not name.startswith("_")}
-
-
-INTERNAL = {
-    "plain",
-    "announce",
-    "arrived",
-    "ended",
-    "full",
-    "gap",
-    "handled",
-    "label",
-    "live",
-    "noun",
-    "patience",
-    "apart",
-    "restored",
-    "start",
-    "taken",
-    "woken",
-    "wake",
-}
-
-
-def test_the_same_names():
-    assert names(busway.sync.Bus) == names(busway.connect("tcp://127.0.0.1:1"))
-    assert names(busway.sync.Server) == names(busway.serve())
-    assert names(busway.sync.Subscription) - INTERNAL >= names(busway.Subscription) - INTERNAL
-    assert names(busway.sync.Stream) == names(busway.Stream) | {"lost"}  # there each object has it
-    assert names(busway.sync.Channel) >= names(busway.Channel) - INTERNAL - {"missed", "received", "policy"}
-    assert names(busway.sync.Request) >= names(busway.Request) - {"message"}
-    assert names(busway.sync.TypedRequest) >= names(busway.TypedRequest) - {"message", "value"}
-
-
-@pytest.mark.parametrize(
-    ("blocking", "original"),
-    [
-        (busway.sync.connect, busway.connect),
-        (busway.sync.serve, busway.serve),
-        (busway.sync.Server.connect, busway.Server.connect),
-        (busway.sync.Bus.publish, busway.Bus.publish),
-        (busway.sync.Bus.channel, busway.Bus.channel),
-        (busway.sync.Bus.create_channel, busway.Bus.create_channel),
-        (busway.sync.Bus.request, busway.Bus.request),
-        (busway.sync.Bus.push, busway.Bus.push),
-        (busway.sync.Bus.send, busway.Bus.send),
-        (busway.sync.Bus.request_all, busway.Bus.request_all),
-        (busway.sync.Bus.request_many, busway.Bus.request_many),
-        (busway.sync.Bus.post, busway.Bus.post),
-        (busway.sync.Bus.unpost, busway.Bus.unpost),
-        (busway.sync.Bus.pin, busway.Bus.pin),
-        (busway.sync.Bus.unpin, busway.Bus.unpin),
-        (busway.sync.Bus.kept, busway.Bus.kept),
-        (busway.sync.Request.reply, busway.Request.reply),
-        (busway.sync.Bus.flush, busway.Bus.flush),
-        (busway.sync.Bus.rtt, busway.Bus.rtt),
-        (busway.sync.Bus.drain, busway.Bus.drain),
-        (busway.sync.Bus.create_stream, busway.Bus.create_stream),
-        (busway.sync.Bus.update_stream, busway.Bus.update_stream),
-        (busway.sync.Bus.remove_stream, busway.Bus.remove_stream),
-        (busway.sync.Bus.streams, busway.Bus.streams),
-        (busway.sync.Bus.stream, busway.Bus.stream),
-        (busway.sync.Stream.read, busway.Stream.read),
-        (busway.sync.Stream.arrow, busway.Stream.arrow),
-        (busway.sync.Stream.topics, busway.Stream.topics),
-        (busway.sync.Stream.find, busway.Stream.find),
-        (busway.sync.Subscription.recv, busway.Subscription.recv),
-        (busway.sync.Subscription.take, busway.Subscription.take),
-        (busway.sync.Subscription.batches, busway.Subscription.batches),
-    ],
-    ids=lambda function: function.__qualname__,
-)
-def test_the_same_parameters(blocking, original):
-    def shape(function):
-        native = not inspect.isfunction(original)  # whose defaults Python doesn't get to see
-        parameters = inspect.signature(function).parameters.values()
-        return sorted((one.name, one.kind, native or str(one.default)) for one in parameters if one.name != "self")
-
-    assert shape(blocking) == shape(original)
 
 
 def test_publish_and_subscribe(bus):
@@ -168,32 +85,6 @@ def test_requests_in_threads(bus):
     assert replies == [{"thread": True, "said": said} for said in "abc"]
     with pytest.raises(busway.NoResponders):
         bus.request("meet")
-
-
-def test_fields_rules_and_kept_messages(server, bus):
-    with busway.sync.connect(server.addresses[0], name="feed", fields={"host": "h"}) as feed:
-        feed.post("proc/feed", b"up")
-        feed.pin("config", {"a": 1}, fields={"n": 1})
-        assert [(message.kind, message.fields) for message in bus.kept()] == [
-            ("post", {"host": "h"}),
-            ("pin", {"host": "h", "n": 1}),
-        ]
-        where = {"host": "h*", "n": lambda value: value > 1}
-        with (
-            bus.subscribe("**", where=where, extra={"host", "n"}, notify=True) as some,
-            bus.subscribe("proc/*", watch=True) as presence,
-        ):
-            feed.send("t", b"1", fields={"n": 1})
-            feed.publish("t", b"2", fields={"n": 2})
-            feed.publish_many("t", [b"3", b"4"], fields={"n": 3})
-            feed.publish_many([("t", b"5")], fields={"n": 3, "x": 1})
-            feed.flush()
-            bus.flush()
-            assert [some.recv(timeout=60).kind for _ in range(4)] == ["notify", "publish", "publish", "publish"]
-            assert feed.unpost("proc/feed") is True
-            assert feed.unpin("config") is False
-            assert feed.unpin("config", fields={"n": 1}) is True
-            assert [presence.recv(timeout=60).kind for _ in range(2)] == ["post", "withdrawn"]
 
 
 def test_shared_services_and_many_replies(server, bus):
@@ -330,21 +221,6 @@ def test_typed(bus):
         assert asks.recv(timeout=60).value.name == "2"
 
 
-def test_push_info_and_state(bus, server):
-    with pytest.raises(busway.NoConsumers):
-        bus.push("jobs", b"x")
-    with bus.subscribe("jobs") as jobs:
-        bus.push("jobs", b"x", timeout=5)
-        assert jobs.recv().kind == "push"
-    assert bus.info()["name"] == server.name
-    assert bus.rtt() > 0
-    assert (bus.state, bus.closed, bus.name, bus.url) == ("connected", False, "blocking", server.addresses[0])
-    assert bus.server["guid"] == server.guid
-    assert server.stats()["connections"] == 1
-    assert bus.open() is bus
-    assert "connected" in repr(bus)
-
-
 def test_events(server):
     bus = server.connect()
     events = bus.events()
@@ -366,6 +242,13 @@ def test_closing_the_bus_ends_a_waiting_thread(server):
             bus.flush()
         bus.close()
         assert len(waiting.result(timeout=60)) == 1
+
+
+def test_a_bus_is_open_from_its_creation(bus, server):
+    assert bus.open() is bus
+    assert (bus.state, bus.closed, bus.name, bus.url) == ("connected", False, "blocking", server.addresses[0])
+    assert server.stats()["connections"] == 1
+    assert repr(bus).startswith("<sync <Bus 'blocking' connected")
 
 
 def test_nobody_there():
@@ -519,6 +402,24 @@ def test_streams(bus):
     assert bus.remove_stream("orders").count == 2999
     with pytest.raises(busway.Rejected, match="no stream"):
         stream.info()
+
+
+def test_iterators_of_the_caller_run_in_its_thread(bus):
+    """They may block, or use the bus."""
+    ran_in = []
+
+    def items(*values):
+        ran_in.append(threading.current_thread())
+        yield from values
+
+    bus.create_stream("s", items("t"))
+    bus.publish_many("t", items(b"1", b"2"), durable=True)
+    bus.publish_many(items(("t", b"3")))
+    with bus.channel("s", "c", start="first") as channel:
+        channel.reject(items(*channel.take(2, timeout=60, whole=True)), "no")
+        letters = channel.dead()
+        assert channel.redrive(items(*letters)).redriven == 2
+    assert ran_in == [threading.main_thread()] * 5
 
 
 def test_a_position_counts_what_was_handed_out_only(bus):

@@ -167,27 +167,6 @@ def test_a_lost_connection_drops_what_was_fetched(server: busway.sync.Server, bu
     assert info(bus).floor == 5
 
 
-def test_management(bus: busway.sync.Bus) -> None:
-    store(bus, 0, 3)
-    made = bus.create_channel("s", "c", start="new", lease="1m")
-    assert (made.floor, made.lease) == (3, 60)
-    assert bus.update_channel("s", "c", topic="t/*").topic == "t/*"
-    assert bus.seek_channel("s", "c", 1) == 1
-    with bus.channel("s", "c", create=False) as channel:
-        channel.pause()
-        assert channel.info().paused
-        channel.resume()
-        assert numbers(channel.take(2, timeout=PATIENCE, whole=True)) == [1, 2]
-        assert bus.remove_channel("s", "c").in_flight == 2
-        with pytest.raises(busway.Rejected, match="removed"):
-            channel.recv(timeout=PATIENCE)
-    assert bus.channels("s") == []
-    with pytest.raises(busway.Rejected, match="no channel"):
-        bus.channel("s", "c", create=False)
-    with pytest.raises(ValueError, match="window"):
-        bus.channel("s", "c", window=-1)
-
-
 def test_in_the_loops_own_thread_it_is_refused(bus: busway.sync.Bus) -> None:
     """An asynchronous handler of the blocking face must not block the loop that it runs in."""
     store(bus, 0, 1)

@@ -35,7 +35,7 @@ from busway.fields import Fields
 from busway.positions import Placed
 from busway.settings import DEFAULT_URL, TLS, URL_VARIABLE, Identity, Offline, Scope, check_offline, check_scope
 
-__all__ = ["JITTER", "RECONNECT", "Bus", "ClientOptions", "ConnectOptions", "Credentials", "ErrorHook", "connect"]
+__all__ = ["RECONNECT", "Bus", "ClientOptions", "ConnectOptions", "connect"]
 
 Pairs: TypeAlias = Iterable[tuple[str, object]]
 """Topics and payloads."""

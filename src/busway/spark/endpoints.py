@@ -19,7 +19,7 @@ from busway.spark.columns import covered
 from busway.spark.connect import connected, retry_disconnected
 from busway.spark.options import Options
 from busway.spark.ranges import Available, Range
-from busway.sync.stream import Stream as SyncStream
+from busway.sync.generated.stream import Stream as SyncStream
 
 log = logging.getLogger("busway.spark")
 

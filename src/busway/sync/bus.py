@@ -1,37 +1,33 @@
-"""The blocking Bus: runs each call of the asyncio Bus in the loop thread and waits for its result.
+"""The blocking Bus: its life, and the verbs whose functions run in threads.
 
-A driver without knowledge of the protocol. busway.sync exports it.
+A driver without knowledge of the protocol. busway.sync exports it. Its other verbs are generated.
 """
 
 import atexit
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from inspect import signature
+from typing import Any, Final, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
-from busway.client import bus as asynchronous
-from busway.client.connection.core import State
-from busway.client.connection.events import EventStream
-from busway.client.connection.server_list import Known
-from busway.client.durable.feed import Feed as AsyncFeed, Run
-from busway.client.durable.publisher import Lasting
+from busway.client.bus import Bus as AsyncBus
+from busway.client.channels.admin import ChannelOptions, kind_and_names
 from busway.client.typed.protocol import Declares, Received, UndeclaredClass
-from busway.client.verbs import ServeOptions
+from busway.client.typed_wrappers.channel import handling, reading
+from busway.client.verbs import ServeOptions, SubscribeOptions
 from busway.common.durations import Duration
-from busway.fields import Extra, Fields, Where
 from busway.message import Message
-from busway.positions import Placed, Position, Since
-from busway.settings import MiB, Offline, Policy, Scope, Wait
-from busway.sync.channel import ChannelVerbs
-from busway.sync.portal import Portal
-from busway.sync.requests import RequestVerbs
-from busway.sync.stream import StreamVerbs
-from busway.sync.subscription import Closable, Events, Request, Service, Subscription, TypedRequest
+from busway.sync.base import Closable, Opened
+from busway.sync.channel import Channel
+from busway.sync.generated.bus import BusVerbs
+from busway.sync.generated.channel import ChannelVerbs
+from busway.sync.generated.requests import Request, RequestVerbs, TypedRequest
+from busway.sync.generated.stream import StreamVerbs
+from busway.sync.generated.typed_channel import Delivered, TypedChannel
+from busway.sync.service import Service
+from busway.sync.subscription import Subscription
 from busway.sync.threads import in_threads
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -39,244 +35,28 @@ _ASK_THREADS: Final = 4
 """Threads for the `ask` function of a service. The threads of its handler may all be busy."""
 
 
-class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closable):
+def signed_as(original: Callable[..., Any]) -> Callable[[F], F]:
+    """Decorator that gives a blocking verb the signature of the asyncio verb that it calls."""
+
+    def sign(function: F) -> F:
+        function.__signature__ = signature(original)  # type: ignore[attr-defined]
+        return function
+
+    return sign
+
+
+class Bus(BusVerbs, RequestVerbs, StreamVerbs, ChannelVerbs, Opened[AsyncBus], Closable):
     """A blocking client; made by busway.sync.connect() or by connect() of a blocking server."""
 
-    def __init__(self, make: Callable[[], asynchronous.Bus]) -> None:
-        self._portal = Portal.acquire()
-
-        async def connected() -> asynchronous.Bus:
-            return await make()
-
-        try:
-            self._inner = self._portal.call(connected)
-        except BaseException:
-            self._portal.release()
-            raise
-        self._released = False
+    def __init__(self, make: Callable[[], AsyncBus]) -> None:
+        super().__init__(make)
         _open.add(self)
-
-    # State.
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    @property
-    def state(self) -> State:
-        return self._inner.state
-
-    @property
-    def closed(self) -> bool:
-        return self._inner.closed
-
-    @property
-    def url(self) -> str:
-        """Address of the current or last server."""
-        return self._inner.url
-
-    @property
-    def server(self) -> dict[str, Any]:
-        """The broker's description of itself, from the handshake."""
-        return self._inner.server
-
-    @property
-    def servers(self) -> tuple[Known, ...]:
-        """The servers that the broker listed, including itself, with the addresses that this client may use."""
-        return self._inner.servers
-
-    @property
-    def errors(self) -> int:
-        """Number of errors that no caller received, such as those of handlers."""
-        return self._inner.errors
-
-    def events(self) -> Events:
-        """An iterator over the future events of this client."""
-
-        async def listen() -> EventStream:
-            return self._inner.events()
-
-        return Events(self._portal, self._portal.call(listen))
-
-    # Publishing.
-
-    @overload
-    def publish(
-        self,
-        topic: str,
-        payload: object = b"",
-        *,
-        fields: Fields | None = None,
-        confirm: Literal[False] = False,
-        offline: Offline | None = None,
-        scope: Scope = "global",
-    ) -> None: ...
-    @overload
-    def publish(
-        self,
-        topic: str,
-        payload: object = b"",
-        *,
-        fields: Fields | None = None,
-        confirm: Literal[True],
-        offline: Offline | None = None,
-        scope: Scope = "global",
-    ) -> int: ...
-    @overload
-    def publish(
-        self,
-        topic: str,
-        payload: object = b"",
-        *,
-        fields: Fields | None = None,
-        durable: Literal[True],
-        expires: Lasting | datetime | None = None,
-        delay: Lasting | None = None,
-        deliver_at: datetime | None = None,
-        timeout: Lasting | None = None,
-    ) -> Position: ...
-    @overload
-    def publish(
-        self,
-        topic: str,
-        payload: object = b"",
-        *,
-        fields: Fields | None = None,
-        confirm: bool = False,
-        offline: Offline | None = None,
-        durable: bool = False,
-        expires: Lasting | datetime | None = None,
-        delay: Lasting | None = None,
-        deliver_at: datetime | None = None,
-        scope: Scope = "global",
-        timeout: Lasting | None = None,
-    ) -> int | Position | None: ...
-    def publish(
-        self,
-        topic: str,
-        payload: object = b"",
-        *,
-        fields: Fields | None = None,
-        confirm: bool = False,
-        offline: Offline | None = None,
-        durable: bool = False,
-        expires: Lasting | datetime | None = None,
-        delay: Lasting | None = None,
-        deliver_at: datetime | None = None,
-        scope: Scope = "global",
-        timeout: Lasting | None = None,
-    ) -> int | Position | None:
-        """Send a message to all subscribers of its topic; with `confirm`, return how many connections received it.
-
-        With `durable` the broker stores the message, and the call returns its position once it is as safe as its stream
-        promises. `timeout` limits this wait, also while there is no connection.
-        """
-        answer: int | Position | None = self._portal.call(
-            lambda: self._inner.publish(
-                topic,
-                payload,
-                fields=fields,
-                confirm=confirm,
-                offline=offline,
-                durable=durable,
-                expires=expires,
-                delay=delay,
-                deliver_at=deliver_at,
-                scope=scope,
-                timeout=timeout,
-            )
-        )
-        return answer
-
-    send = publish
-    """Another name of publish()."""
-
-    @overload
-    def publish_many(
-        self,
-        topic: str,
-        payloads: Iterable[object],
-        /,
-        *,
-        fields: Fields | None = None,
-        durable: Literal[False] = False,
-        scope: Scope = "global",
-    ) -> int: ...
-    @overload
-    def publish_many(
-        self,
-        topic: str,
-        payloads: Iterable[object],
-        /,
-        *,
-        fields: Fields | None = None,
-        durable: Literal[True],
-        expires: Lasting | datetime | None = None,
-        delay: Lasting | None = None,
-        deliver_at: datetime | None = None,
-        timeout: Lasting | None = None,
-    ) -> Placed: ...
-    @overload
-    def publish_many(
-        self, messages: Iterable[tuple[str, object]], /, *, fields: Fields | None = None, scope: Scope = "global"
-    ) -> int: ...
-    def publish_many(
-        self,
-        topic: Any,
-        payloads: Iterable[object] | None = None,
-        /,
-        *,
-        fields: Fields | None = None,
-        durable: bool = False,
-        expires: Lasting | datetime | None = None,
-        delay: Lasting | None = None,
-        deliver_at: datetime | None = None,
-        scope: Scope = "global",
-        timeout: Lasting | None = None,
-    ) -> int | Placed:
-        """Publish many payloads on one topic, or many pairs of topic and payload, and return their number.
-
-        All messages get the same fields. With `durable` the broker stores them, and the call returns their positions;
-        `timeout` limits this wait.
-        """
-        # A generator of the caller has to run in the caller's thread.
-        given = [list(topic)] if payloads is None else [topic, list(payloads)]
-        many: Any = self._inner.publish_many
-        more = {"expires": expires, "delay": delay, "deliver_at": deliver_at, "scope": scope, "timeout": timeout}
-        answer: int | Placed = self._portal.call(lambda: many(*given, fields=fields, durable=durable, **more))
-        return answer
-
-    def feed(self, patience: Duration = 30.0) -> "Feed":
-        """A feed for programs that store very many messages, like feed() of the asyncio Bus."""
-
-        async def made() -> AsyncFeed:
-            return self._inner.feed(patience)
-
-        return Feed(self._portal, self._portal.call(made))
 
     # Receiving and serving.
 
     @overload
     def subscribe(
-        self,
-        pattern: str,
-        *,
-        where: Where | None = None,
-        extra: Extra | None = None,
-        since: Since | None = None,
-        notify: bool = False,
-        watch: bool = False,
-        listen: bool = False,
-        group: str = "",
-        echo: bool = True,
-        policy: Policy = "block",
-        limit: int = 65_536,
-        limit_bytes: int = 16 * MiB,
-        patience: Duration = 5.0,
-        handler: Callable[[Message], object] | None = None,
-        concurrency: int = 1,
-        scope: Scope = "global",
-        wait: Wait | None = None,
+        self, pattern: str, *, handler: Callable[[Message], object] | None = None, **options: Unpack[SubscribeOptions]
     ) -> Subscription[Message]: ...
     @overload
     def subscribe(
@@ -284,25 +64,12 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closable):
         pattern: type[T],
         below: str,
         *,
-        where: Where | None = None,
-        extra: Extra | None = None,
-        since: Since | None = None,
-        notify: bool = False,
-        watch: bool = False,
-        listen: bool = False,
-        group: str = "",
-        echo: bool = True,
-        policy: Policy = "block",
-        limit: int = 65_536,
-        limit_bytes: int = 16 * MiB,
-        patience: Duration = 5.0,
         handler: Callable[[Received[T]], object] | None = None,
-        concurrency: int = 1,
-        scope: Scope = "global",
-        wait: Wait | None = None,
+        **options: Unpack[SubscribeOptions],
     ) -> Subscription[Received[T]]: ...
+    @signed_as(AsyncBus.subscribe)
     def subscribe(
-        self, pattern: Any, *below: Any, handler: Any = None, concurrency: int = 1, **more: Any
+        self, pattern: Any, *below: Any, handler: Any = None, concurrency: int = 1, **options: Any
     ) -> Subscription[Any]:
         """Subscribe to the topics that match, and return the registered subscription.
 
@@ -312,7 +79,7 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closable):
         called, pool = in_threads("handler", handler, concurrency)
 
         async def subscribed() -> Any:
-            return await self._inner.subscribe(pattern, *below, handler=called, concurrency=concurrency, **more)
+            return await self._inner.subscribe(pattern, *below, handler=called, concurrency=concurrency, **options)
 
         return Subscription(self._portal, self._portal.call(subscribed), pool)
 
@@ -323,7 +90,7 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closable):
         handler: Callable[[Message], object] | None = None,
         *,
         ask: Callable[[Message], object] | None = None,
-        **options: "Unpack[ServeOptions]",
+        **options: Unpack[ServeOptions],
     ) -> Service[Request]: ...
     @overload
     def serve(
@@ -334,7 +101,7 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closable):
         handler: Callable[[T], R | Awaitable[R] | AsyncGenerator[R, Any] | Generator[R, Any, Any]] | None = None,
         *,
         ask: Callable[[T], object] | None = None,
-        **options: "Unpack[ServeOptions]",
+        **options: Unpack[ServeOptions],
     ) -> Service[TypedRequest[T]]: ...
     @overload
     def serve(
@@ -345,18 +112,11 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closable):
         handler: Callable[[T], object] | None = None,
         *,
         ask: Callable[[T], object] | None = None,
-        **options: "Unpack[ServeOptions]",
+        **options: Unpack[ServeOptions],
     ) -> Service[TypedRequest[T]]: ...
+    @signed_as(AsyncBus.serve)
     def serve(
-        self,
-        topic: Any,
-        *more: Any,
-        handler: Any = None,
-        shared: bool = False,
-        ask: Any = None,
-        concurrency: int = 64,
-        scope: Scope = "global",
-        wait: Wait | None = None,
+        self, topic: Any, *more: Any, handler: Any = None, ask: Any = None, concurrency: int = 64, **options: Any
     ) -> Service[Any]:
         """Serve the requests on a topic, with the results of the handler or by iterating over the requests.
 
@@ -366,28 +126,62 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closable):
         below, given = ((), more) if isinstance(topic, str) else (more[:1], more[1:])
         called, pool = in_threads("handler", given[0] if given else handler, concurrency)
         willing, ask_pool = in_threads("ask", ask, _ASK_THREADS)
+        serve: Any = self._inner.serve
 
         async def serving() -> Any:
-            serve: Any = self._inner.serve
-            more: dict[str, Any] = {"concurrency": concurrency, "scope": scope, "wait": wait}
-            return await serve(topic, *below, handler=called, shared=shared, ask=willing, **more)
+            return await serve(topic, *below, handler=called, ask=willing, concurrency=concurrency, **options)
 
         wrap = Request if isinstance(topic, str) else TypedRequest
         return Service(self._portal, self._portal.call(serving), wrap, pool, ask_pool)
 
-    # Information.
+    @overload
+    def channel(
+        self,
+        stream: str,
+        name: str,
+        *,
+        handler: Callable[[Message], object] | None = None,
+        **options: Unpack[ChannelOptions],
+    ) -> Channel: ...
+    @overload
+    def channel(
+        self,
+        protocol: type[T],
+        stream: str,
+        name: str,
+        /,
+        *,
+        handler: Callable[[Delivered[T]], object] | None = None,
+        **options: Unpack[ChannelOptions],
+    ) -> TypedChannel[T]: ...
+    @signed_as(AsyncBus.channel)
+    def channel(
+        self,
+        stream: Any,
+        name: str,
+        channel: str | None = None,
+        *,
+        handler: Any = None,
+        concurrency: int = 1,
+        **options: Any,
+    ) -> Channel | TypedChannel[Any]:
+        """Consume a channel of a stream; delivery starts at once. A handler runs in `concurrency` threads."""
+        called, pool = in_threads("handler", handler, concurrency)
+        kind, stream, name = kind_and_names(stream, name, channel)
+        read: Callable[[Message], Delivered[Any]] | None = None
+        if kind is not None:
+            read = reading(kind, Delivered)
+            options["topic"] = kind.channel_topic(options.get("topic"))
+            called = None if called is None else handling(read, called)
 
-    def info(self) -> dict[str, Any]:
-        """The broker's description of itself, its counters and its connections."""
-        return self._portal.call(self._inner.info)
+        async def consumed() -> Channel:
+            inner = self._inner.channel(stream, name, handler=called, concurrency=concurrency, **options)
+            channel = Channel(self._portal, inner, pool)
+            await inner.start()
+            return channel
 
-    def rtt(self, timeout: Duration | None = 5.0) -> float:
-        """Round-trip time to the broker in seconds."""
-        return self._portal.call(lambda: self._inner.rtt(timeout))
-
-    def flush(self, timeout: Duration | None = 5.0) -> None:
-        """Return when the broker has handled all earlier publishes."""
-        self._portal.call(lambda: self._inner.flush(timeout))
+        consumer = self._portal.call(consumed)
+        return consumer if read is None else TypedChannel(consumer, read)
 
     # Life cycle.
 
@@ -405,44 +199,12 @@ class Bus(RequestVerbs, StreamVerbs, ChannelVerbs, Closable):
         self._end(lambda: self._inner.drain(timeout))
 
     def _end(self, ending: Callable[[], Awaitable[None]]) -> None:
-        if self._released or self._portal.foreign:
-            return
-        self._released = True
         _open.discard(self)
-        try:
-            self._portal.call(ending)
-        finally:
-            self._portal.release()
-
-    def __repr__(self) -> str:
-        return f"<sync {self._inner!r}>"
-
-
-class Feed:
-    """Stores runs in the order of the calls; made by Bus.feed()."""
-
-    def __init__(self, portal: Portal, inner: AsyncFeed) -> None:
-        self._portal = portal
-        self._inner = inner
-
-    def skip(self, number: int) -> None:
-        """Use no publish number up to this one for later messages."""
-
-        async def skipped() -> None:
-            self._inner.skip(number)
-
-        self._portal.call(skipped)
-
-    def send(self, runs: Sequence[Run]) -> None:
-        """Return when these runs are in flight. Raises RunFailed for an earlier run, too, or Timeout."""
-        self._portal.call(lambda: self._inner.send(runs))
-
-    def done(self) -> None:
-        """Return when all runs are stored. Raises RunFailed or Timeout."""
-        self._portal.call(self._inner.done)
+        super()._end(ending)
 
 
 _open: "WeakSet[Bus]" = WeakSet()
+"""The buses that may still have messages to send when the process ends."""
 
 
 @atexit.register

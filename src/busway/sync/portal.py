@@ -9,11 +9,12 @@ import concurrent.futures
 import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from busway.errors import Closed, Forked
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -64,8 +65,8 @@ class Portal:
         """Whether this portal belongs to the parent process."""
         return self._pid != os.getpid()
 
-    def call(self, begin: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine in the loop thread and wait for its result. An interrupted wait cancels the coroutine."""
+    def call(self, begin: Callable[P, Awaitable[T]], *arguments: P.args, **keywords: P.kwargs) -> T:
+        """Run an async function in the loop thread and wait for its result. An interrupted wait cancels it."""
         if self.foreign:
             raise Forked(f"this bus belongs to the parent process: connect again in the child process {os.getpid()}")
         if threading.current_thread() is self._thread:
@@ -82,7 +83,7 @@ class Portal:
 
         async def run() -> T:
             started.extend(filter(None, [asyncio.current_task()]))
-            return await begin()
+            return await begin(*arguments, **keywords)
 
         work = run()
         try:
@@ -101,6 +102,31 @@ class Portal:
                 with contextlib.suppress(RuntimeError):  # a loop that has ended has nothing to cancel
                     loop.call_soon_threadsafe(_cancel, started)
             raise
+
+    def run(self, function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
+        """Run a plain function in the loop thread and wait for its result."""
+
+        async def called() -> T:
+            return function(*arguments, **keywords)
+
+        return self.call(called)
+
+    def each(
+        self, make: Callable[P, AsyncGenerator[T, None]], *arguments: P.args, **keywords: P.kwargs
+    ) -> Generator[T, None, None]:
+        """A blocking generator over an async one. Wrong arguments raise at the call, as in the asyncio API."""
+        return self._items(self.run(make, *arguments, **keywords))
+
+    def _items(self, items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        try:
+            while True:
+                try:
+                    item = self.call(items.__anext__)
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            self.call(items.aclose)
 
     def _main(self, begun: threading.Event) -> None:
         with asyncio.Runner(loop_factory=_new_loop) as runner:

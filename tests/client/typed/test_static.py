@@ -84,6 +84,59 @@ async def main(bus: busway.Bus, blocking: busway.sync.Bus) -> None:
         plain.redrive(since=5)
 """
 
+OPTIONS = """
+import busway
+import busway.sync
+
+def main(bus: busway.Bus, server: busway.Server, blocking: busway.sync.Bus, channel: busway.sync.Channel) -> None:
+    busway.connect("tcp://h:1", nmae="x")
+    busway.sync.connect("tcp://h:1", wait=None)
+    busway.serve("tcp://h:1", doors=[])
+    busway.sync.serve("tcp://h:1", insecure=1)
+    server.connect(wait=True)
+    bus.subscribe("x", drain=1)
+    blocking.subscribe("x", limti=1)
+    blocking.serve("x", sharde=True)
+    blocking.request("x", timeuot=1)
+    reveal_type(busway.sync.connect(wait="5s"))
+    reveal_type(busway.sync.serve(http="1").connect(name="x"))
+    reveal_type(blocking.publish("x", confirm=True))
+    reveal_type(blocking.publish("x", durable=True))
+    reveal_type(blocking.publish_many("x", [1], durable=True, expires="1h"))
+    reveal_type(blocking.subscribe("x", since="1h"))
+    reveal_type(blocking.stream("s").read())
+    reveal_type(blocking.request_many("x", [1], reply=int))
+    reveal_type(channel.take(5))
+    reveal_type(channel.dead(last=5))
+"""
+OPTIONS_EXPECTED = [
+    'error: Unexpected keyword argument "nmae" for "connect"',
+    'error: Argument "wait" to "connect" has incompatible type "None"',
+    'error: Unexpected keyword argument "doors" for "serve"',
+    'error: Argument "insecure" to "serve" has incompatible type "int"',
+    'error: Unexpected keyword argument "wait" for "connect" of "Server"',
+    'error: Unexpected keyword argument "drain" for overloaded function "subscribe" of "SubscribeVerbs"',
+    'error: Unexpected keyword argument "limti" for overloaded function "subscribe" of "Bus"',
+    'error: Unexpected keyword argument "sharde" for overloaded function "serve" of "Bus"',
+    'error: Unexpected keyword argument "timeuot" for overloaded function "request" of "RequestVerbs"',
+    *[
+        f'note: Revealed type is "{revealed}"'
+        for revealed in (
+            "busway.sync.bus.Bus",
+            "busway.sync.bus.Bus",
+            "int",
+            "tuple[str, str, int, int, fallback=busway.positions.Position]",
+            "busway.positions.Placed",
+            "busway.sync.subscription.Subscription[busway._core.Message]",
+            "typing.Generator[list[busway._core.Message], None, None]",
+            "busway.sync.generated.requests.Gathering[tuple[str, int, fallback=busway.client.typed.protocol.Received[int]]]",
+            "list[busway._core.Message]",
+            "list[busway.dead_letters.DeadLetter]",
+        )
+    ],
+]
+
+
 ORDERS = """
 from dataclasses import dataclass
 
@@ -222,6 +275,14 @@ def test_keywords_of_channels_are_checked(tmp_path: Path) -> None:
     assert len(lines) == len(starts), lines
     for line, start in zip(sorted(lines), sorted(starts), strict=True):
         assert line.startswith(start), lines
+
+
+def test_options_are_checked_in_both_apis(tmp_path: Path) -> None:
+    lines = checked(tmp_path, "options.py", OPTIONS)
+    lines = [line for line in lines if line.startswith(("error", "note: Revealed")) and "No overload" not in line]
+    assert len(lines) == len(OPTIONS_EXPECTED), lines
+    for line, expected in zip(lines, OPTIONS_EXPECTED, strict=True):
+        assert line.startswith(expected), line
 
 
 def test_durations_of_settings_are_given_in_each_form_and_read_as_floats(tmp_path: Path) -> None:

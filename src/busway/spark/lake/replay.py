@@ -26,7 +26,8 @@ from busway.spark.sink import ledger
 from busway.spark.sink.ledger import Stored
 from busway.spark.sink.rows import BadRow, Rows, content
 from busway.spark.sink.sink import open_bus
-from busway.sync.bus import Bus, Feed
+from busway.sync.bus import Bus
+from busway.sync.generated.feed import Feed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
