@@ -59,6 +59,28 @@ def test_other_keywords_are_refused_by_name(wrong: str) -> None:
         box("b", **{wrong: 1})
 
 
+def test_without_a_target_each_default_is_none() -> None:
+    @takes_options()
+    def change(name: str, **options: Unpack[Size]) -> dict[str, int]:
+        return dict(options)
+
+    assert str(inspect.signature(change)) == "(name: str, *, width: int = None, height: int = None) -> dict[str, int]"
+    assert change("x", height=1) == {"height": 1}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'color'"):
+        change("x", color="red")
+
+
+async def test_an_async_function_stays_one() -> None:
+    @takes_options(frame)
+    async def paint(name: str, **options: Unpack[Size]) -> tuple[object, ...]:
+        return frame(name, **options)
+
+    assert inspect.iscoroutinefunction(paint)
+    assert await paint("x", height=1) == ("x", "red", 1, 1, False, 3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'color'"):
+        await paint("x", color="red")
+
+
 def test_options_without_a_default_in_the_target_are_a_mistake() -> None:
     def unfit(**options: Unpack[Paint]) -> None: ...
 
@@ -71,6 +93,9 @@ VERBS = {
     busway.serve: "*addresses http cluster servers key insecure",
     busway.Server.connect: "name reconnect identity",
     busway.Bus.subscribe: "pattern below where since handler policy limit_bytes scope wait",
+    busway.Bus.channel: "stream name channel window start lease backoff order_by handler concurrency max_processing",
+    busway.Bus.create_channel: "stream name start lease max_deliveries where",
+    busway.Bus.serve: "topic handler ask shared concurrency scope wait",
     busway.Bus.dead_letters: "stream channel last topic reason since redriven",
     busway.Channel.redrive: "letters topic reason since progress",
 }

@@ -165,16 +165,9 @@ class SubscribeVerbs:
         **options: Unpack[ServeOptions],
     ) -> TypedService[T]: ...
 
+    @takes_options(Service)
     def serve(
-        self,
-        topic: Any,
-        *more: Any,
-        handler: Any = None,
-        shared: bool = False,
-        ask: Any = None,
-        concurrency: int = 64,
-        scope: Scope = "global",
-        wait: Wait | None = None,
+        self, topic: Any, *more: Any, handler: Any = None, ask: Any = None, **options: Unpack[ServeOptions]
     ) -> Service | TypedService[Any]:
         """Answer the requests on a topic: a handler returns the replies, or the program iterates over the requests.
 
@@ -200,33 +193,11 @@ class SubscribeVerbs:
             )
         if isinstance(topic, str):
             (handler,) = more or (handler,)
-            return self._serve(topic, handler, shared, ask, concurrency, scope, wait)
+            return Service(self._core, topic, handler, ask=ask, drain=self._drain, **options)
         kind = kind_for(topic)
         below, handler = (more[0] if more else ""), (more[1] if len(more) > 1 else handler)
         full = kind.topic(below)
         answer = None if handler is None else kind.answering(handler)
-        willing = kind.asking(ask) if callable(ask) else ask
-        service = self._serve(full, answer, shared, willing, concurrency, scope, wait)
+        willing: Any = kind.asking(ask) if callable(ask) else ask
+        service = Service(self._core, full, answer, ask=willing, drain=self._drain, **options)
         return TypedService(service, kind, lambda error: self._core.report(error, "a request", full))
-
-    def _serve(
-        self,
-        topic: str,
-        handler: Any,
-        shared: bool,  # noqa: FBT001 - positional as in serve()
-        ask: Any,
-        concurrency: int,
-        scope: Scope,
-        wait: Wait | None,
-    ) -> Service:
-        return Service(
-            self._core,
-            topic,
-            handler,
-            shared=shared,
-            ask=ask,
-            concurrency=concurrency,
-            drain=self._drain,
-            scope=scope,
-            wait=wait,
-        )

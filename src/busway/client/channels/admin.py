@@ -5,7 +5,7 @@ The Bus inherits ChannelVerbs.
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -46,9 +46,6 @@ class ChannelSettings(TypedDict, total=False):
     order_by: str | None
 
 
-SETTINGS: Final = tuple(ChannelSettings.__annotations__)
-
-
 class ChannelOptions(ChannelSettings, total=False):
     """The keyword arguments of channel(), without the handler."""
 
@@ -83,6 +80,7 @@ class ChannelVerbs:
         **options: Unpack[ChannelOptions],
     ) -> TypedChannel[T]: ...
 
+    @takes_options()
     def channel(
         self,
         stream: str | type[Any],
@@ -92,19 +90,10 @@ class ChannelVerbs:
         window: int = 64,
         create: bool = True,
         start: Start | None = None,
-        lease: Duration | None = None,
-        max_deliveries: int | None = None,
-        dead_letter: str | None = None,
-        topic: str | None = None,
-        where: Where | None = None,
-        exclusive: bool | None = None,
-        delete_on_leave: bool | None = None,
-        paused: bool | None = None,
-        backoff: Backoff | Sequence[Delay] | Delay | None = None,
-        order_by: str | None = None,
         handler: Callable[[Any], object] | None = None,
         concurrency: int = 1,
         max_processing: Duration | None = MAX_PROCESSING,
+        **settings: Unpack[ChannelSettings],
     ) -> Channel | TypedChannel[Any]:
         """Consume a channel: its consumers share messages of a stream, and acknowledge each.
 
@@ -141,20 +130,8 @@ class ChannelVerbs:
         read = None
         if kind is not None:
             read = reading(kind, Delivered)
-            topic = kind.channel_topic(topic)
+            settings["topic"] = kind.channel_topic(settings.get("topic"))
             handler = None if handler is None else handling(read, handler)
-        settings = _checked(
-            lease=lease,
-            max_deliveries=max_deliveries,
-            dead_letter=dead_letter,
-            topic=topic,
-            where=where,
-            exclusive=exclusive,
-            delete_on_leave=delete_on_leave,
-            paused=paused,
-            backoff=backoff,
-            order_by=order_by,
-        )
         made = Channel(
             self._core,
             check_name("stream", stream),
@@ -163,7 +140,7 @@ class ChannelVerbs:
             window=window,
             create=bool(create),
             start=start_of(start, stream),
-            settings=settings,
+            settings=_checked(**settings),
             handler=handler,
             concurrency=concurrency,
             drain=self._drain,
@@ -172,6 +149,7 @@ class ChannelVerbs:
         )
         return made if read is None else TypedChannel(made, read)
 
+    @takes_options()
     async def create_channel(
         self, stream: str, name: str, *, start: Start | None = None, **settings: Unpack[ChannelSettings]
     ) -> ChannelInfo:
@@ -180,6 +158,7 @@ class ChannelVerbs:
             "create", stream, name, start=start_of(start, stream), settings=_wire(**settings)
         )
 
+    @takes_options()
     async def update_channel(self, stream: str, name: str, **settings: Unpack[ChannelSettings]) -> ChannelInfo:
         """Change the given settings of a channel."""
         return await self._manage_channel("update", stream, name, settings=_wire(**settings))
@@ -260,8 +239,6 @@ def _checked(**settings: Any) -> dict[str, Any]:
     """The given settings, checked and encoded for the broker."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        if key not in SETTINGS:
-            raise TypeError(f"a channel has no setting {key!r}; there are {', '.join(SETTINGS)}")
         if value is None:
             continue
         if key == "lease":

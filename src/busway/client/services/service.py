@@ -138,12 +138,12 @@ class Service(Entered):
         topic: str,
         handler: Responder | None,
         *,
-        shared: bool,
-        ask: Willing | None,
-        concurrency: int,
         drain: float,
-        scope: Scope,
-        wait: Wait | None,
+        shared: bool = False,
+        ask: Willing | None = None,
+        concurrency: int = 64,
+        scope: Scope = "global",
+        wait: Wait | None = None,
     ) -> None:
         check_type("topic", topic, str, "a str")
         check_callable("handler", handler)

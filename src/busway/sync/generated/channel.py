@@ -79,12 +79,14 @@ class ConsumerVerbs(Wrapper[AsyncChannel]):
 class ChannelVerbs(Wrapper[AsyncBus]):
     """Verbs of the blocking Bus, which inherits them."""
 
+    @takes_options(AsyncBus.create_channel)
     def create_channel(
         self, stream: str, name: str, *, start: Start | None = None, **settings: Unpack[ChannelSettings]
     ) -> ChannelInfo:
         """Create a channel without consuming it, or give an existing one these settings: those of channel()."""
         return self._portal.call(self._inner.create_channel, stream, name, start=start, **settings)
 
+    @takes_options(AsyncBus.update_channel)
     def update_channel(self, stream: str, name: str, **settings: Unpack[ChannelSettings]) -> ChannelInfo:
         """Change the given settings of a channel."""
         return self._portal.call(self._inner.update_channel, stream, name, **settings)
