@@ -184,23 +184,3 @@ def test_in_the_loops_own_thread_it_is_refused(bus: busway.sync.Bus) -> None:
         assert told.wait(PATIENCE)
     assert "own thread" in str(errors[0])
     assert info(bus).floor == 1  # by returning it is acknowledged all the same
-
-
-def test_dead_letters_are_listed_and_sent_back(bus: busway.sync.Bus) -> None:
-    store(bus, 0, 4)
-    with bus.channel("s", "c", window=0) as channel:
-        for message in channel.take(4, timeout=PATIENCE, whole=True):
-            message.reject("poison")
-        while info(bus).dead < 4:  # they are stored in a moment
-            bus.flush()
-        letters = channel.dead(reason="POISON")
-        assert sorted(one.payload for one in letters) == [b"0", b"1", b"2", b"3"]
-        assert [one.id for one in bus.dead_letters("s", "c", last=1)] == [letters[-1].id]
-        assert channel.redrive(letters[0]).redriven == 1
-        seen: list[busway.Redrive] = []
-        assert bus.redrive_channel("s", "c", progress=seen.append).redriven == 3
-        assert seen[-1].done == 4
-        again = channel.take(4, timeout=PATIENCE, whole=True)
-        assert numbers(again) == [0, 1, 2, 3]
-        channel.ack(again)
-        assert channel.dead() == []
