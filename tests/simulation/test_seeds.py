@@ -28,6 +28,7 @@ from busway.cluster.failover.standby import Standby
 from busway.cluster.members.dialer import Dialer
 from busway.cluster.members.membership import Membership
 from busway.cluster.mesh import Mesh
+from busway.cluster.replicated_map import ReplicatedMap
 from busway.cluster.replication.messages import Word
 from busway.cluster.replication.primary import Primary, Sending
 from busway.cluster.retained.replica import RetainedReplica
@@ -210,6 +211,13 @@ def give_up(self: Reclaim, connection: Any, part: Registrant, error: BusError) -
     self._give_up(part, error)
 
 
+def forget_all(self: ReplicatedMap[Any, Any], _: int) -> None:
+    """A map that does not remember what was removed."""
+    for key in self._removed:
+        del self._known[key]
+    self._removed.clear()
+
+
 class Trusting:
     """A hub, or its engine, that is never told that more may be stored elsewhere than it has heard of."""
 
@@ -239,7 +247,7 @@ AMONG_NODES: dict[str, tuple[Any, str, Any, list[str], str]] = {
         "is still there",
     ),
     "what is told after a loss is not told": (RetainedReplica, "mine", lambda *_: iter(()), ["link reset"], "at b"),
-    "pins come back": (RetainedReplica, "taken_back", nothing, ["broker killed"], "the pin at"),
+    "pins come back": (ReplicatedMap, "tidy", forget_all, ["broker killed"], "the pin at"),
     "what was passed on is passed on again": (Mesh, "start", pass_on, ["link reset"], "got messages so often"),
     "what was stored without a link is missed": (
         RemoteStreams,

@@ -19,8 +19,7 @@ from busway.broker.clock import Clock
 from busway.broker.disk_watch import DiskWatch
 from busway.broker.peers import ALONE, Peers
 from busway.broker.retained.driver import RetainedDriver
-from busway.broker.retained.pin_entries import Pin
-from busway.broker.retained.pin_file import PinFile
+from busway.broker.retained.pin_file import Entry, PinJournal
 from busway.broker.runtime import Event, Events, Runtime
 from busway.broker.server_list import ServerList
 from busway.broker.services.driver import ServicesDriver
@@ -44,8 +43,8 @@ class Hub:
         guid: str,
         *,
         fields: bytes = b"",
-        pins: PinFile | None = None,
-        found: Iterable[Pin] = (),
+        pins: PinJournal | None = None,
+        found: Iterable[Entry] = (),
         folder: Path | None = None,
         stores: Mapping[str, str] | None = None,
         nodes: "Callable[[Hub], Peers] | None" = None,

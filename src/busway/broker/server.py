@@ -14,8 +14,7 @@ from busway.broker.admin import services
 from busway.broker.exposure import CLOSED, Exposure
 from busway.broker.hub import Hub
 from busway.broker.peers import Peers
-from busway.broker.retained.pin_entries import Pin
-from busway.broker.retained.pin_file import PinFile
+from busway.broker.retained.pin_file import Entry, PinJournal, pin_journal
 from busway.broker.session import Session
 from busway.broker.storage.data_folder import DataFolder
 from busway.broker.streams.stores.names import check_stores
@@ -86,7 +85,7 @@ class Server:
         self._fields = encode_fields(fields or {})
         self._data = None if data is None else DataFolder(data)
         self._stores = check_stores(stores)
-        self._pins: PinFile | None = None
+        self._pins: PinJournal | None = None
         # Set before the start, so that clients of this process can be created.
         self.guid = (self._data and self._data.guid()) or f"{environment.randbits(128):032x}"
         self.name = name or socket.gethostname()
@@ -290,7 +289,7 @@ class Server:
             for conn in self._hub.sessions:  # the engine has references to the transports
                 self._hub.engine.disconnect(conn)
         if self._pins is not None:
-            self._pins.close()
+            self._pins.kill()
         if self._data is not None:
             self._data.close()
 
@@ -334,7 +333,7 @@ class Server:
             except Exception:
                 log.exception("unexpected error while the door %s was closed", door.kind)
 
-    async def _open_data(self) -> list[Pin]:
+    async def _open_data(self) -> list[Entry]:
         """Open the data folder. Returns the pins in it."""
         if self._data is None:
             return []
@@ -343,7 +342,7 @@ class Server:
             self.guid = guid
         else:
             self._data.remember(self.guid)
-        self._pins = PinFile(self._data.path)
+        self._pins = pin_journal(self._data.path)
         return await self._pins.start()
 
     async def _close_data(self) -> None:

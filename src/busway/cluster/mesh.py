@@ -17,6 +17,7 @@ from busway.cluster.config import Cluster
 from busway.cluster.definitions.agreement import Agreement
 from busway.cluster.failover.ownership import ChannelOwnership
 from busway.cluster.links.barrier import Barrier
+from busway.cluster.links.calls import Calls
 from busway.cluster.links.links import Links
 from busway.cluster.members.actions import Notice
 from busway.cluster.members.membership import Membership
@@ -31,7 +32,6 @@ from busway.cluster.reports import LinkReports
 from busway.cluster.retained.driver import RetainedDriver
 from busway.cluster.services import Services
 from busway.cluster.status import TRIP, ClusterStatus
-from busway.cluster.streams.messages import Fetch, Locate
 from busway.cluster.streams.provider import StreamProvider
 from busway.cluster.streams.publish_lookup import PublishLookup
 from busway.cluster.streams.reader import RemoteReader
@@ -61,17 +61,20 @@ class Mesh(Members):
         runtime = hub.runtime
         self.status = ClusterStatus(runtime, hub.events, self, cluster.name, retained=self._retained_count)
         self.reports = LinkReports(self._server_list, cluster.name, self.status)
-        self._retained = RetainedDriver(hub)
+        self._calls = Calls(runtime)
+        self._retained = RetainedDriver(hub, self._calls)
         self._barrier = Barrier(hub.engine.ping)
-        self.agreement = Agreement(hub, self.status.definition)
+        self.agreement = Agreement(hub, self._calls, self.status.definition)
 
         # Streams and channels of other nodes. This node's own copies answer like a node: see SELF.
-        self._remote = RemoteStreams(hub, self._deliverer, self._ask_here)
-        self._provider = StreamProvider(hub, self._copies, self._remote.heard_here)
-        self._remote_consumers = RemoteConsumers(runtime, self._consumers, self._remote, self._host_here)
-        self._host = ConsumerHost(runtime, self._consumers, self._remote_consumers.heard)
-        self._lookup = PublishLookup(hub, self._copies)
-        self._survey = Survey(hub, self._copies, self._remote.guids, self._why_stalled)
+        self._remote = RemoteStreams(hub, self._calls, self._deliverer)
+        self._provider = StreamProvider(hub, self._calls, self._copies)
+        self._remote_consumers = RemoteConsumers(runtime, self._calls, self._consumers, self._remote)
+        self._host = ConsumerHost(runtime, self._calls, self._consumers)
+        self._lookup = PublishLookup(hub, self._calls, self._copies)
+        self._survey = Survey(
+            hub, self._calls, self._copies, self._remote.guids, self._why_stalled, self._known_members
+        )
 
         # Mirrors.
         known = KnownMirrors(hub.folder)
@@ -116,19 +119,17 @@ class Mesh(Members):
             removed=self._stream_removed,
         )
 
-        services = Services(runtime, self._shared_requests)
+        services = Services(runtime, self._calls, self._shared_requests)
         self._handlers = (
+            self._calls,  # first, so that the others can call over a new link
             self._retained,
             self.agreement,
             self._remote_consumers,
             self._remote,
             self._provider,
-            self._lookup,
             self._host,
             self.replication,
             self.ownership,  # after the mirroring, which hands back progress before a node claims its channels
-            services,
-            self._survey,
             self._barrier,
         )
         self.links = Links(runtime, cluster, self._handlers, notice=self._on_notice, stopping=self._on_stopping)
@@ -144,7 +145,7 @@ class Mesh(Members):
                 self._lookup,
                 self._survey,
             ),
-            ClusterChannels(self.links, self.agreement, self.ownership, self._remote_consumers, self._survey),
+            ClusterChannels(self.agreement, self.ownership, self._remote_consumers, self._survey),
             self._retained,
             services,
         )
@@ -186,14 +187,11 @@ class Mesh(Members):
     def _deliverer(self, guid: str) -> int | None:
         return self.ownership.hander(guid)
 
-    def _ask_here(self, number: int, question: Fetch | Locate) -> None:
-        self._provider.ask_here(number, question)
-
-    def _host_here(self, number: int, body: bytes) -> None:
-        self._host.heard_here(number, body)
-
     def _why_stalled(self, guid: str, stream: str) -> str | None:
         return self.ownership.waiting.why(guid, stream)
+
+    def _known_members(self) -> Membership | None:
+        return self.links.members if self.links.started else None
 
     def _known_nodes(self) -> Iterable[Node]:
         return self.links.members.known if self.links.started else ()
@@ -243,7 +241,7 @@ class Mesh(Members):
     async def end(self) -> None:
         self.ownership.stop()
         await self.agreement.stop()
-        await self._survey.stop()
+        await self._calls.stop()
         await self.replication.stop()
 
     def kill(self) -> None:

@@ -22,7 +22,7 @@ from busway.cluster.streams.messages import Place
 from busway.cluster.streams.provider import StreamProvider
 from busway.cluster.streams.publish_lookup import PublishLookup
 from busway.cluster.streams.reader import RemoteReader
-from busway.cluster.streams.survey import Survey
+from busway.cluster.streams.survey import Question, Survey
 
 
 class ClusterStreams(StreamPeers):
@@ -65,7 +65,7 @@ class ClusterStreams(StreamPeers):
         await self._definitions.agreed(key)
 
     async def survey(self, name: str | None) -> list[NodeAnswer]:
-        return await self._survey.streams(name, self._links.members) if self._links.started else []
+        return await self._survey.ask(Question("streams", name or "", None))
 
     async def read(self, guid: str, name: str, offset: int, most: int, pattern: str, rules: bytes) -> Portion:
         return await self._reader.read(guid, name, offset, most, pattern, rules)
@@ -95,14 +95,8 @@ class ClusterChannels(ChannelPeers):
     """The channels of the other nodes, for the broker."""
 
     def __init__(
-        self,
-        links: Links,
-        definitions: Agreement,
-        ownership: ChannelOwnership,
-        consumers: RemoteConsumers,
-        survey: Survey,
+        self, definitions: Agreement, ownership: ChannelOwnership, consumers: RemoteConsumers, survey: Survey
     ) -> None:
-        self._links = links
         self._definitions = definitions
         self._ownership = ownership
         self._consumers = consumers
@@ -121,19 +115,15 @@ class ClusterChannels(ChannelPeers):
         return self._ownership.is_sure(guid)
 
     async def survey(self, stream: str, channel: str | None) -> list[NodeAnswer]:
-        return await self._survey.listed(stream, channel, self._links.members) if self._links.started else []
+        return await self._survey.ask(Question("list", stream, channel))
 
     async def seek(self, stream: str, channel: str, start: tuple[str, Any], guid: str | None) -> list[NodeAnswer]:
-        if not self._links.started:
-            return []
-        return await self._survey.seek(stream, channel, start, self._links.members, guid)
+        return await self._survey.ask(Question("seek", stream, channel, start), guid)
 
     async def dead_letters(
         self, what: Literal["dead", "redrive"], stream: str, channel: str, letters: Sequence[Letter], guid: str
     ) -> list[NodeAnswer]:
-        if not self._links.started:
-            return []
-        return await self._survey.letters(what, stream, channel, letters, self._links.members, guid)
+        return await self._survey.ask(Question(what, stream, channel, ("letters", letters)), guid)
 
     def joined(self, who: Who, join: Join, driver: ChannelDriver) -> None:
         self._consumers.joined(who, join, driver)

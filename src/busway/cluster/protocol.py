@@ -3,7 +3,7 @@
 The parts of the mesh subclass the handler; `links` calls it.
 """
 
-from typing import ClassVar, Final
+from typing import Final
 
 from busway.cluster.node import Node
 
@@ -17,34 +17,27 @@ MEMBERS: Final = 2
 KEPT: Final = 3
 PARTS: Final = 30
 FETCH: Final = 31
-FETCHED: Final = 32
 LOCATE: Final = 33
-LOCATED: Final = 34
 DEFINED: Final = 35
-DONE: Final = 36
 PLACE: Final = 37
-PLACED: Final = 38
 MIRROR: Final = 40
 CONSUME: Final = 50
-ANSWERED: Final = 51
-GIVEN: Final = 52
-MORE: Final = 53
-ENDED: Final = 54
-MISSING: Final = 55
+CONSUMER: Final = 51
 TURN: Final = 41
 """Leases: which node delivers from whose channels, which nodes could, and requests to do so."""
 SURVEY: Final = 60
-SURVEYED: Final = 61
 TERMS: Final = 10
 """The time limit per provider of the ask or call with this number, in seconds."""
 MOVED: Final = 11
 """The request with this number was moved to the next provider."""
+ANSWER: Final = 12
+"""The answer to the call with this number; see `links.calls`."""
 
 
 class NodeProtocolHandler:
     """One part of a mesh. It gets the frames of its types while a link is open; methods do nothing by default."""
 
-    kinds: ClassVar[frozenset[int]] = frozenset()
+    kinds: frozenset[int] = frozenset()
     """The types of its NODE frames."""
 
     def opened(self, conn: int, node: Node) -> None:

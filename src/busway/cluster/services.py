@@ -1,17 +1,15 @@
 """Control messages between nodes about requests to shared services.
 
 Asks, calls and replies themselves go through the engine. The broker's services call this module for messages to other
-nodes, and `links` for received frames.
+nodes.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from busway.broker.peers import ServicePeers
-from busway.cluster.node import Stranger
-from busway.cluster.protocol import MOVED, TERMS, NodeProtocolHandler
+from busway.cluster.links.calls import Call, Calls
+from busway.cluster.protocol import MOVED, TERMS
 
 if TYPE_CHECKING:
     from busway.broker.runtime import Runtime
@@ -20,33 +18,29 @@ if TYPE_CHECKING:
 _DRIVEN: Final = 1 << 63
 """The bit that the engine adds to the numbers of its own asks and calls."""
 
-_seconds: Final = msgspec.msgpack.Decoder(float)
+LIMIT: Final = Call[float, None](TERMS, "time limit for providers", float)
+NEXT: Final = Call[None, None](MOVED, "move of a request", None)
 
 
-class Services(NodeProtocolHandler, ServicePeers):
+class Services(ServicePeers):
     """The control messages of one broker's shared services."""
 
-    kinds = frozenset({TERMS, MOVED})
-
-    def __init__(self, runtime: "Runtime", requests: "Callable[[], SharedRequests]") -> None:
+    def __init__(self, runtime: "Runtime", calls: Calls, requests: "Callable[[], SharedRequests]") -> None:
         self._runtime = runtime
         self._requests = requests
+        self._calls = calls
+        calls.on(LIMIT, self._limited)
+        calls.on(NEXT, self._moved)
 
     def terms(self, conn: int, call: int, each: float) -> None:
-        self._runtime.engine.node(conn, TERMS, call | _DRIVEN, msgspec.msgpack.encode(each))
+        self._calls.tell(conn, LIMIT, each, call | _DRIVEN)
 
     def moved(self, conn: int, number: int) -> None:
-        self._runtime.engine.node(conn, MOVED, number, b"")
+        self._calls.tell(conn, NEXT, None, number)
 
-    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
-        """Handle a control message of another node. Raises Stranger."""
-        requests, now = self._requests(), self._runtime.loop.time()
-        if kind == MOVED:
-            requests.moved(conn, number & ~_DRIVEN, now)
-            return
-        try:
-            each = _seconds.decode(body)
-        except msgspec.MsgspecError as error:
-            raise Stranger(f"invalid time limit for providers: {error}") from error
-        requests.terms(conn, number, each, now)
+    def _limited(self, conn: int, number: int, each: float) -> None:
+        self._requests().terms(conn, number, each, self._runtime.loop.time())
         self._runtime.arm()
+
+    def _moved(self, conn: int, number: int, _: None) -> None:
+        self._requests().moved(conn, number & ~_DRIVEN, self._runtime.loop.time())

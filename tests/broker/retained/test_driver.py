@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import busway
-from busway.broker.retained import pin_entries, pin_file as pins_module
+from busway.broker.retained import pin_file
 from busway.errors import Code
 from busway.fields import compile_where
 from tests.support import wire
@@ -386,7 +386,7 @@ class TestData:
         alice = await house.peer(ALICE)
         for number in range(20):
             await alice.keep(f"t/{number}", b"", PIN)
-            assert (tmp_path / "pins.log").read_bytes().count(pin_entries.MAGIC) == number + 1
+            assert (tmp_path / "pins.log").read_bytes().count(pin_file.MAGIC) == number + 1
 
     async def test_what_follows_a_pin_stays_behind_it(self, house: House, tmp_path: Path) -> None:
         await house.serve(tmp_path)
@@ -408,7 +408,7 @@ class TestData:
         def full(fd: int, data: bytes, at: int) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(pins_module.os, "pwrite", full)
+        monkeypatch.setattr(os, "pwrite", full)
         refused = await alice.keep("t", b"", PIN)
         assert refused.code == Code.STORE_FAILED
         assert "No space left on device" in refused.text
@@ -434,7 +434,7 @@ class TestData:
             asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
             real(fd)
 
-        monkeypatch.setattr(pins_module.os, "fsync", slow)
+        monkeypatch.setattr(os, "fsync", slow)
         await alice.say("t", b"1", PIN, number=5)
         await within(begun.wait())
         alice.abort()

@@ -17,19 +17,20 @@ from hypothesis import given, settings, strategies as st
 
 from busway import DataFailed
 from busway.broker.flags import PIN
-from busway.broker.retained import pin_entries, pin_file as pins_module
-from busway.broker.retained.pin_entries import MAGIC, Damage, Found, Pin, Unpin, encode, scan
-from busway.broker.retained.pin_file import PinFile
+from busway.broker.retained.pin_file import MAGIC, Entry, Pin, PinJournal, Unpin, pin_journal
 from busway.broker.storage.data_folder import DataFolder
+from busway.broker.storage.record_format import Damage, Found
 from tests.support.net import within
 from tests.support.strength import examples
+
+encode, scan = pin_journal(Path()).encode, pin_journal(Path()).scan
 
 
 def pin(number: int = 1, topic: str = "t", payload: bytes = b"x", name: str = "n", fields: bytes = b"") -> Pin:
     return Pin(7, number, name, topic, PIN, 1_700, fields, payload)
 
 
-async def store(pins: PinFile, *entries: pin_entries.Entry) -> list[OSError | None]:
+async def store(pins: PinJournal, *entries: Entry) -> list[OSError | None]:
     results: list[OSError | None] = []
     done = asyncio.Event()
 
@@ -44,9 +45,9 @@ async def store(pins: PinFile, *entries: pin_entries.Entry) -> list[OSError | No
     return results
 
 
-async def content(folder: Path) -> list[Pin]:
+async def content(folder: Path) -> list[Entry]:
     """What a start finds."""
-    pins = PinFile(folder)
+    pins = pin_journal(folder)
     found = await within(pins.start())
     await within(pins.stop())
     return found
@@ -156,7 +157,7 @@ class TestFormat:
 
 class TestFile:
     async def test_what_was_told_is_there_after_a_restart(self, tmp_path: Path) -> None:
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         assert await pins.start() == []
         assert await store(pins, pin(1, "a"), pin(2, "b"), pin(3, "c")) == [None] * 3
         assert await store(pins, pin(4, "a"), Unpin("n", "b", b"")) == [None] * 2
@@ -167,8 +168,8 @@ class TestFile:
     async def test_it_is_on_disk_before_it_is_told(self, tmp_path: Path, monkeypatch) -> None:
         synced: list[int] = []
         real = os.fsync
-        monkeypatch.setattr(pins_module.os, "fsync", lambda fd: (real(fd), synced.append(os.fstat(fd).st_size)))
-        pins = PinFile(tmp_path)
+        monkeypatch.setattr(os, "fsync", lambda fd: (real(fd), synced.append(os.fstat(fd).st_size)))
+        pins = pin_journal(tmp_path)
         await pins.start()
         synced.clear()
         await store(pins, pin(1))
@@ -176,18 +177,18 @@ class TestFile:
         await pins.stop()
 
     async def test_many_that_wait_share_an_fsync(self, tmp_path: Path, monkeypatch) -> None:
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         await pins.start()
         synced: list[int] = []
         real = os.fsync
-        monkeypatch.setattr(pins_module.os, "fsync", lambda fd: (real(fd), synced.append(fd)))
+        monkeypatch.setattr(os, "fsync", lambda fd: (real(fd), synced.append(fd)))
         assert await store(pins, *(pin(n, f"t/{n}") for n in range(1000))) == [None] * 1000
         assert len(synced) == 2, "the first one alone, then all that came meanwhile"
         await pins.stop()
         assert len(await content(tmp_path)) == 1000
 
     async def test_fields_tell_pins_apart_whatever_their_order(self, tmp_path: Path) -> None:
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         await pins.start()
         one, two = (msgspec.msgpack.encode(dict(items)) for items in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)]))
         other = msgspec.msgpack.encode({"a": 1})
@@ -196,7 +197,7 @@ class TestFile:
         assert [one.number for one in await content(tmp_path)] == [2, 3]
 
     async def test_stopping_waits_for_what_is_to_be_written(self, tmp_path: Path) -> None:
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         await pins.start()
         results: list[OSError | None] = []
         for number in range(3):
@@ -206,7 +207,7 @@ class TestFile:
         assert len(await content(tmp_path)) == 3
 
     async def test_a_start_writes_anew_what_is_dead(self, tmp_path: Path) -> None:
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         await pins.start()
         await store(pins, *(pin(n) for n in range(50)))
         await pins.stop()
@@ -216,7 +217,7 @@ class TestFile:
         assert [one.name for one in tmp_path.iterdir()] == ["pins.log"]
 
     async def test_a_file_that_is_mostly_dead_is_written_anew_while_it_runs(self, tmp_path: Path) -> None:
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         await pins.start()
         large = b"z" * 100_000
         await store(pins, pin(1, "stays", b"old"), *(pin(n, payload=large) for n in range(40)))
@@ -227,7 +228,7 @@ class TestFile:
         assert [one.topic for one in await content(tmp_path)] == ["stays", "t", "after"]
 
     async def test_it_goes_on_after_it_was_written_anew(self, tmp_path: Path) -> None:
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         await pins.start()
         for number in range(5):
             await store(pins, *(pin(number * 100 + n, payload=b"z" * 100_000) for n in range(30)))
@@ -254,7 +255,7 @@ class TestDamage:
         data = bytearray(b"".join(records))
         data[len(records[0]) + len(records[1]) + 20] ^= 0x40
         (tmp_path / "pins.log").write_bytes(data)
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         with caplog.at_level(logging.WARNING):
             found = await pins.start()
         assert [one.number for one in found] == [0, 1, 3, 4]
@@ -273,7 +274,7 @@ class TestDamage:
         torn = encode(pin(3, "c"))
         for cut in range(1, len(torn)):
             (tmp_path / "pins.log").write_bytes(good + torn[:cut])
-            pins = PinFile(tmp_path)
+            pins = pin_journal(tmp_path)
             with caplog.at_level(logging.WARNING):
                 assert await pins.start() == [pin(1, "a"), pin(2, "b")]
             assert "not written to its end" in caplog.text
@@ -292,14 +293,14 @@ class TestDamage:
             for _ in range(chance.randrange(1, 6)):
                 data[chance.randrange(len(data))] = chance.randrange(256)
             (tmp_path / "pins.log").write_bytes(data[: chance.randrange(len(data))])
-            pins = PinFile(tmp_path)
+            pins = pin_journal(tmp_path)
             before = await pins.start()
             await store(pins, pin(99, "new"))
             await pins.stop()
             assert await content(tmp_path) == [*before, pin(99, "new")]
 
     async def test_one_that_rots_while_the_broker_runs(self, tmp_path: Path, caplog) -> None:
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         await pins.start()
         await store(pins, pin(1, "rots"), pin(2, "stays"))
         with (tmp_path / "pins.log").open("r+b") as file:
@@ -314,7 +315,7 @@ class TestDamage:
 
 class TestDisk:
     async def test_a_full_disk_refuses_the_pin_and_nothing_else(self, tmp_path: Path, monkeypatch) -> None:
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         await pins.start()
         await store(pins, pin(1, "a"))
         real = os.pwrite
@@ -326,7 +327,7 @@ class TestDisk:
                 return real(fd, data[: 300 - at], at)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(pins_module.os, "pwrite", full)
+        monkeypatch.setattr(os, "pwrite", full)
         results = await store(pins, pin(2, "b", b"x" * 500), pin(3, "c"), pin(4, "d", b"x" * 500), pin(5, "e"))
         assert [result and result.errno for result in results] == [errno.ENOSPC, None, errno.ENOSPC, None]
         assert pins.figures()["refused"] == 2
@@ -336,13 +337,13 @@ class TestDisk:
         assert [one.topic for one in await content(tmp_path)] == ["a", "c", "e", "f"]
 
     async def test_a_failed_fsync_is_no_success(self, tmp_path: Path, monkeypatch) -> None:
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         await pins.start()
 
         def broken(fd: int) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        monkeypatch.setattr(pins_module.os, "fsync", broken)
+        monkeypatch.setattr(os, "fsync", broken)
         (result,) = await store(pins, pin(1))
         assert result is not None
         assert result.errno == errno.EIO
@@ -360,10 +361,10 @@ class TestDisk:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))
             return real(path, flags, mode)
 
-        monkeypatch.setattr(pins_module.os, "open", read_only)
-        pins = PinFile(tmp_path)
+        monkeypatch.setattr(os, "open", read_only)
+        pins = pin_journal(tmp_path)
         assert await pins.start() == [pin(2)]
-        assert "pins will be refused" in caplog.text
+        assert "each later change tries it again" in caplog.text
         (result,) = await store(pins, pin(3))
         assert result is not None
         assert result.errno == errno.EROFS
@@ -373,7 +374,7 @@ class TestDisk:
         assert [one.number for one in await content(tmp_path)] == [2, 4]
 
     async def test_a_rewrite_that_fails_leaves_the_file_as_it_was(self, tmp_path: Path, monkeypatch) -> None:
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         await pins.start()
 
         def broken(self, target):
@@ -390,7 +391,7 @@ class TestDisk:
 
     async def test_a_file_that_cannot_be_read_is_told_at_the_start(self, tmp_path: Path) -> None:
         (tmp_path / "pins.log").mkdir()
-        pins = PinFile(tmp_path)
+        pins = pin_journal(tmp_path)
         with pytest.raises(DataFailed, match=r"pins\.log can't be read"):
             await pins.start()
         await pins.stop()

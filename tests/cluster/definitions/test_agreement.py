@@ -138,7 +138,7 @@ def test_the_later_word_counts_whatever_the_order():
         known = Definitions(guids[0])
         for one in order:
             if known.newer(one):
-                known.take(one)
+                known.put(one)
         assert known.get("s") == words[3]
 
 

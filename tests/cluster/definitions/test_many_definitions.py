@@ -1,17 +1,16 @@
 """Very many streams and channels: told in portions, written off the loop, limited where they are made, forgotten when they are gone."""
 
 import asyncio
-import threading
 import time
 
+import msgspec
 import pytest
 
 import busway
-from busway.broker.storage.record_format import frame
-from busway.cluster.definitions import definitions, file as definition_file
-from busway.cluster.definitions.definitions import PORTION, REMEMBERED, REMOVED, Definition, Definitions, portions, read
-from busway.cluster.definitions.file import DefinitionFile, Noted
-from busway.cluster.protocol import DEFINED
+from busway.cluster.definitions import definitions
+from busway.cluster.definitions.definitions import DEFINE, REMEMBERED, REMOVED, Definition, Definitions
+from busway.cluster.definitions.file import Noted, definition_journal
+from busway.cluster.links.portions import PORTION, portions
 from busway.errors import LimitExceeded
 from tests.support.cluster import Cluster
 from tests.support.definitions import channels, settle, streams
@@ -26,7 +25,7 @@ def removed(count, begin=0):
 def test_what_was_removed_is_forgotten_after_a_while():
     known = Definitions(ME)
     known.make("s", None, 1000)
-    known.take(Definition("t", 2000, ME, None), 2000)
+    known.put(Definition("t", 2000, ME, None), 2000)
     known.make("u", {}, 3000)
     known.make("v", None, 1000 + REMEMBERED)
     assert {one.key for one in known} == {"s", "t", "u", "v"}
@@ -57,8 +56,8 @@ def test_portions_fit_frames_and_are_all():
     many = [*removed(5000), Definition("long", 1, ME, {"note": "x" * 2 * PORTION}), *removed(10)]
     told = list(portions(many))
     assert len(told) > 3
-    assert sum(len(one) > PORTION + 5 for one in told) == 1, "one that is longer by itself goes alone"
-    assert [one for portion in told for one in read(portion)] == many
+    assert sum(sum(map(len, portion)) > PORTION for portion in told) == 1, "one that is longer by itself goes alone"
+    assert [one for portion in told for one in DEFINE.read(msgspec.msgpack.encode(portion))] == many
     assert list(portions([])) == []
 
 
@@ -66,13 +65,13 @@ async def test_so_many_that_they_do_not_fit_a_frame_are_taken_over(cluster: Clus
     a, begin = await cluster.start(), time.time_ns()
     many = [Definition(f"s{number}", begin + number, a.guid, None) for number in range(12_000)]
     for one in many:
-        a._hub.peers.members.agreement._definitions.take(one)
+        a._hub.peers.members.agreement._definitions.put(one)
     b = await cluster.start(a, data=tmp_path / "b")
     await cluster.whole()
     await settle(lambda: len(b._hub.peers.members.agreement._definitions) == len(many))
     await b.stop()
     again = await cluster.start(data=tmp_path / "b")
-    assert sorted(again._hub.peers.members.agreement._definitions, key=lambda one: one.age) == many
+    assert sorted(again._hub.peers.members.agreement._definitions, key=lambda one: one.version) == many
 
 
 async def test_nodes_with_more_than_one_may_make_are_linked_all_the_same(cluster: Cluster, monkeypatch):
@@ -113,10 +112,11 @@ async def test_channels_of_a_removed_stream_are_removed_once(cluster: Cluster):
 
 async def test_taking_many_over_lets_others_have_their_turn(cluster: Cluster, monkeypatch):
     monkeypatch.setattr("busway.cluster.definitions.agreement._TURN", -1.0)
-    a, _b = await cluster.several(2)
-    agreeing = a._hub.peers.members.agreement
+    a, b = await cluster.several(2)
+    agreeing, other = a._hub.peers.members.agreement, b._hub.peers.members.agreement
     for portion in portions(removed(300, begin=time.time_ns())):
-        agreeing.heard(next(iter(agreeing._links)), DEFINED, 0, portion)
+        other._send(next(iter(other._calls.nodes)), portion)
+    b._hub.flush()
     turns = 0
     while len(agreeing._definitions) < 300:
         await asyncio.sleep(0)
@@ -124,100 +124,17 @@ async def test_taking_many_over_lets_others_have_their_turn(cluster: Cluster, mo
     assert turns >= 300
 
 
-def file_of(tmp_path, *, known=()):
-    everything = list(known)
-    return DefinitionFile(tmp_path, lambda: everything), everything
-
-
-async def test_what_comes_while_the_thread_writes_is_written_at_once(tmp_path, monkeypatch):
-    file, _ = file_of(tmp_path)
-    assert file.load() == []
-    write, batches, threads, go_on = file._write, [], set(), threading.Event()
-
-    def slowly(noted, whole):
-        batches.append(len(noted))
-        threads.add(threading.current_thread())
-        assert go_on.wait(60)
-        return write(noted, whole)
-
-    monkeypatch.setattr(file, "_write", slowly)
-    noted = [Noted(one, "why" if one.stamp % 2 else "") for one in removed(100)]
-    for each in noted:
-        file.note(each)
-    waiting = asyncio.create_task(file.written())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    go_on.set()
-    await waiting
-    assert batches == [1, 99]
-    assert threading.current_thread() not in threads
-    await file.stop()
-    assert file_of(tmp_path)[0].load() == noted
-    assert (tmp_path / definition_file.FILE).stat().st_mode & 0o777 == 0o600
-
-
-async def test_a_file_that_is_mostly_history_is_written_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(definition_file, "_WORTH", 10)
-    file, everything = file_of(tmp_path)
-    file.load()
-    everything += [Noted(one) for one in removed(3)]
-    for _ in range(30):
-        file.note(*everything)
-        await file.written()
-    assert 5 < file.rewritten < 30
-    await file.stop()
-    assert file_of(tmp_path)[0].load() == everything
-
-
-async def test_what_could_not_be_written_is_written_later(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(definition_file, "_AGAIN", (0.001, 0.001))
-    file, everything = file_of(tmp_path)
-    file.load()
-    file._pause = 0.001
-    add, replace, full, tries = file._add, file._replace, True, []
-
-    def fails(*how):
-        tries.append(how)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(file, "_add", fails)
-    monkeypatch.setattr(file, "_replace", lambda content: fails(content) if full else replace(content))
-    everything += [Noted(one) for one in removed(3)]
-    file.note(*everything)
-    await file.written()  # who waits is not held up by a disk
-    await settle(lambda: len(tries) > 3)
-    full = False
-    await settle(lambda: file.rewritten == 1)
-    monkeypatch.setattr(file, "_add", add)
-    await file.written()
-    everything.append(Noted(Definition("more", 1, ME, {})))
-    file.note(everything[-1])
-    await file.stop()
-    assert file_of(tmp_path)[0].load() == everything
-    said = [one.getMessage() for one in caplog.records if "cluster.log" in one.getMessage()]
-    assert [("can't" in text, "again" in text) for text in said] == [(True, False), (False, True)]
-
-
-async def test_damage_is_told_and_the_rest_counts(tmp_path, caplog):
-    file, _ = file_of(tmp_path)
-    noted = [Noted(one) for one in removed(3)]
-    file.load()
-    file.note(*noted)
-    await file.stop()
-    path = tmp_path / definition_file.FILE
-    good = path.read_bytes()
-    path.write_bytes(good + definition_file.encode(noted[0])[:-3])
-    torn, everything = file_of(tmp_path, known=noted)
-    assert torn.load() == noted
-    assert path.read_bytes() == good
-    await torn.stop()
-    path.write_bytes(frame(b"\x01", definition_file.MAGIC) + good)
-    damaged, _ = file_of(tmp_path, known=everything)
-    assert damaged.load() == noted
-    assert "a copy of the damaged file" in caplog.text
-    damaged.note(noted[0])
-    await damaged.stop()
-    assert path.read_bytes() == good
+async def test_what_was_removed_long_ago_is_not_written_again(tmp_path):
+    """Neither here nor when the file is written anew."""
+    async with busway.serve(data=tmp_path, cluster="test") as server:
+        agreement = server._hub.peers.members.agreement
+        for one in (Definition("old", 1, ME, None), Definition("new", 2 + REMEMBERED, ME, {})):
+            agreement._journal.store(Noted(one))
+            agreement._definitions.put(one, 2 + REMEMBERED)
+        agreement._definitions.make("other", None, 2 + REMEMBERED)
+        assert {one.key for one in agreement._definitions} == {"new", "other"}
+        await agreement._journal.written()
+        assert agreement._journal.figures()["records"] == 1
 
 
 async def test_an_answer_waits_until_it_is_written(cluster: Cluster, tmp_path):
@@ -225,8 +142,7 @@ async def test_an_answer_waits_until_it_is_written(cluster: Cluster, tmp_path):
     client = await cluster.client(a)
     await client.create_stream("orders", topics=["orders/**"])
     await client.create_channel("orders", "billing")
-    file, _ = file_of(tmp_path)
-    assert {each.one.key for each in file.load()} == {"orders", "orders/billing"}
+    assert {each.one.key for each in definition_journal(tmp_path).load()} == {"orders", "orders/billing"}
 
 
 def test_limits_are_as_documented():

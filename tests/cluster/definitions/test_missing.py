@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 import busway
-from busway.cluster.definitions.definitions import Definition, portions
+from busway.cluster.definitions.definitions import Definition
 from busway.cluster.definitions.missing import PAUSES, MissingDefinitions
-from busway.cluster.protocol import DEFINED
+from busway.cluster.links.portions import portions
 from busway.errors import DataFailed, StoreFailed
 from tests.support.cluster import Cluster
 from tests.support.definitions import channels, lacking, settle, streams
@@ -174,7 +174,7 @@ async def test_a_channel_that_is_told_before_its_stream_is_made(cluster: Cluster
     await cluster.whole()
     client = await cluster.client(a)
     agreeing = b._hub.peers.members.agreement
-    conn = next(iter(agreeing._links))
+    other = a._hub.peers.members.agreement
     await client.create_stream("orders", topics=["orders/**"])
     await client.create_channel("orders", "billing")
     stream, channel = list(a._hub.peers.members.agreement._definitions)
@@ -183,7 +183,8 @@ async def test_a_channel_that_is_told_before_its_stream_is_made(cluster: Cluster
     agreeing._definitions._known.clear()
     told = [Definition(one.key, later, one.guid, one.spec) for one in (channel, stream)]
     for portion in portions(told):
-        agreeing.heard(conn, DEFINED, 0, portion)
+        other._send(next(iter(other._calls.nodes)), portion)
+    a._hub.flush()
     await settle(lambda: "orders" in streams(b) and channels(b, "orders") == {"billing"})
     await settle(lambda: lacking(b) == set())
 

@@ -263,9 +263,10 @@ DEEP = b"\x91" * 100_000 + b"\xc0"
     [
         (failover_messages.read, b"\x99" + b"\x90\x90\x90\xc2\xc2\x90\x90\x00" + DEEP),
         (messages.read, b"\x92\x0e" + DEEP),
-        (lambda packed: streams_messages.read(streams_messages.Located, packed), b"\x93\x00\xa0" + DEEP),
-        (definitions.read, b"\x91\x94\xa1s\x01\xa1g" + DEEP),
-        (replica.read, b"\x91\x92\x01" + DEEP),
+        (streams_messages.FIND.read, b"\x95\xa1g\xa1n\xa1k\x00" + DEEP),
+        (streams_messages.FIND.read_answer, b"\x93\x00\xa0" + DEEP),
+        (definitions.DEFINE.read, b"\x91\x94\xa1s\x01\xa1g" + DEEP),
+        (replica.WORDS.read, b"\x91\x92\x01" + DEEP),
         (read_sightings, b"\x91\x81\xa1x" + DEEP),
     ],
 )

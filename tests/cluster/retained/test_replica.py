@@ -1,18 +1,20 @@
 """What is kept everywhere: nodes that tell each other of posts and pins agree in the end, whatever was cut meanwhile."""
 
-from collections.abc import Iterator
 from random import Random
 
+import msgspec
 import pytest
 
 from busway.broker.flags import PIN, POST
 from busway.broker.retained.store import RetainedMessage, body_of
 from busway.cluster.node import Stranger
-from busway.cluster.retained.replica import All, Drop, Put, RetainedReplica, Word, pack, put, read, sum_of, version
+from busway.cluster.retained.replica import WORDS, All, Drop, Put, RetainedReplica, Sum, Word, put, word_of
 from tests.support.cluster import Cluster
 from tests.support.net import eventually
 
 SEEDS = range(200)
+
+pack = msgspec.msgpack.encode
 
 
 class Node:
@@ -26,9 +28,9 @@ class Node:
     def put(self, session: int, name: str, topic: str, time: int, number: int, flags: int) -> list[Word]:
         new = RetainedMessage(1, session, name, flags, topic, body_of(time, number, b"", b"x"))
         old = self.box.get(new.key)
-        if old is not None and version(old) > version(new):
+        if (old is not None and old.version > new.version) or (flags & PIN and not self.words.pins.newer(new)):
             return []
-        self.words.own(new.key)
+        self.words.added(new)
         self.box[new.key] = new
         return [put(new)]
 
@@ -36,33 +38,29 @@ class Node:
         gone = self.box.pop(key, None)
         if gone is None:
             return []
-        since = max(when, version(gone))
-        if gone.flags & PIN:
-            self.words.taken_back(key, since)
-        else:
-            self.words.disown(key)
-        return [Drop(*key, since)]
+        return [self.words.removed(gone, max(when, gone.version))]
 
-    def everything(self) -> Iterator[Word]:
-        return self.words.mine(list(self.box.values()))
+    def everything(self) -> list[Word]:
+        return list(self.words.mine(list(self.box.values())))
 
     def hear(self, guid: str, packed: bytes) -> list[Word]:
         back: list[Word] = []
-        for word in read(packed):
+        for word in WORDS.read(packed):
             match word:
                 case Put():
                     new = word.kept(1)
                     old = self.box.get(new.key)
-                    match self.words.received_put(guid, new, old):
-                        case "keep":
+                    if new.flags & PIN:
+                        if self.words.pins.put(new):
                             self.box[new.key] = new
-                        case "mine" if old is not None:
-                            back.append(put(old))
-                        case "mine":
-                            back.append(Drop(*new.key, self.words.mark(new.key)))
+                        elif (later := self.words.pins.later(new)) is not None:
+                            back.append(word_of(later))
+                    elif self.words.received_post(guid, new.key) and (old is None or old.version < new.version):
+                        self.box[new.key] = new
                 case Drop():
-                    if self.words.received_drop(guid, word, self.box.get(word.key)):
-                        del self.box[word.key]
+                    pin = isinstance(word.owner, str)
+                    if self.words.pins.put(word) if pin else self.words.lost(guid, word.key):
+                        self.box.pop(word.key, None)
                 case All():
                     for key in self.words.received_all(guid):
                         self.box.pop(key, None)
@@ -144,7 +142,7 @@ def test_nodes_agree_in_the_end(seed: int) -> None:
                 mesh.tell(here, new)
                 for one in new:
                     key = (name, topic, b"")
-                    pins[key] = max(pins.get(key, ((0, 0, 0), None)), (version(one.kept(1)), number))
+                    pins[key] = max(pins.get(key, ((0, 0, 0), None)), (one.kept(1).version, number))
             case "unpin":
                 found = [key for key in node.box if isinstance(key[0], str)]
                 if found:
@@ -209,11 +207,18 @@ def test_a_client_that_moved_keeps_its_post() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [b"\xc1", b"\x80", pack([Put(0, "", POST, "t", bytes(16))]), pack([Put(1, "", POST | PIN, "t", bytes(16))])]
+    "bad",
+    [
+        b"\xc1",
+        b"\x80",
+        pack([(1, 0, "", POST, "t", bytes(16))]),
+        pack([(1, 1, "", POST | PIN, "t", bytes(16))]),
+        pack([(1, 1, "", POST, "t", bytes(15))]),
+    ],
 )
 def test_what_is_none_is_refused(bad: bytes) -> None:
     with pytest.raises(Stranger):
-        read(bad)
+        WORDS.read(bad)
 
 
 def test_what_a_node_tells_late_takes_no_post_from_another():
@@ -239,7 +244,9 @@ async def test_who_lacks_a_pin_gets_it_when_the_other_only_says_its_sum(cluster:
     lone = RetainedMessage(1, 7, "feed", PIN, "config/x", body_of(1_700, 1, b"", b"only here"))
     lone.dress({})
     a._hub.retained.put_remote(lone)
-    a._hub.peers.members._retained._broadcast(sum_of(a._hub.retained.box))
+    retained = a._hub.peers.members._retained
+    retained._replica.pins.put(lone)
+    retained._broadcast(Sum(retained._replica.pins.digest))
     a._hub.flush()
 
     async def known():

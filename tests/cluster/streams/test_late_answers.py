@@ -3,19 +3,20 @@
 import asyncio
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
+from busway.cluster.links.calls import Calls
 from busway.cluster.node import Node, Stranger
-from busway.cluster.protocol import FETCHED, LOCATED, PARTS, SURVEYED
+from busway.cluster.protocol import ANSWER, PARTS
 from busway.cluster.streams.messages import Fetched, Located, Part, Parts
 from busway.cluster.streams.remote import RemoteStreams
-from busway.cluster.streams.survey import Survey
+from busway.errors import Code
 from tests.support.cluster_streams import some, take
 from tests.support.mirrored import Mirrored, follows
 
 OTHER, THIRD = "a" * 32, "b" * 32
-FOUND = Fetched(0, 0, 1, True, b"").pack()
-GONE = Fetched(0, 0, 0, False, b"", "there is no such stream").pack()
+FOUND = Fetched(0, 0, 1, True, b"")
 
 
 class Engine:
@@ -24,7 +25,7 @@ class Engine:
     def __init__(self):
         self.asked = []
 
-    def node(self, conn, kind, number, body):
+    def node(self, conn, kind, number, body, *, ordered=False):
         self.asked.append((conn, number))
 
     def remote_stream(self, guid, name):
@@ -34,81 +35,90 @@ class Engine:
         pass
 
 
-@pytest.fixture
-def engine():
-    return Engine()
-
-
-@pytest.fixture
-def parts(engine):
+class Links:
     """Two links, and a stream of the first."""
-    clock = SimpleNamespace(arm=lambda: None)
-    replays = SimpleNamespace(found_remote=lambda part: None)
-    loop = SimpleNamespace(time=lambda: 0.0)
-    parts = RemoteStreams(
-        SimpleNamespace(guid="f" * 32, engine=engine, clock=clock, replays=replays, loop=loop),
-        lambda _guid: None,
-        lambda _number, _question: None,
-    )
-    parts.opened(7, Node(OTHER, 1, "test"))
-    parts.opened(8, Node(THIRD, 1, "test"))
-    tell(parts, 7)
-    return parts
+
+    def __init__(self):
+        self.engine = Engine()
+        self.soon = []
+        clock = SimpleNamespace(arm=lambda: None)
+        replays = SimpleNamespace(found_remote=lambda part: None)
+        loop = SimpleNamespace(time=lambda: 0.0, call_soon=lambda *call: self.soon.append(call))
+        hub = SimpleNamespace(
+            flush=lambda: None, guid="f" * 32, engine=self.engine, clock=clock, replays=replays, loop=loop
+        )
+        self.calls = Calls(hub)
+        self.parts = RemoteStreams(hub, self.calls, lambda _guid: None)
+        for conn, guid in ((7, OTHER), (8, THIRD)):
+            self.calls.opened(conn, Node(guid, 1, "test"))
+        self.tell(7)
+
+    def tell(self, conn, *, there=True):
+        self.calls.heard(
+            conn, PARTS, 0, msgspec.msgpack.encode(Parts((Part(OTHER, "jobs", ("jobs/**",), there=there),)))
+        )
+
+    def answer(self, conn, number, value, code=Code.OK):
+        self.calls.heard(conn, ANSWER, number, msgspec.msgpack.encode((int(code), "", value)))
+
+    def ask(self):
+        part = self.parts.find(OTHER, "jobs")
+        got, places = [], []
+        reader = part.reader("jobs/**", b"")
+        reader.read(0, 100, lambda: got.append(reader.read(0, 100, lambda: None)))
+        part.locate("new", 0, places.append)
+        return got, places
 
 
-def tell(parts, conn, *, there=True):
-    parts.heard(conn, PARTS, 0, Parts((Part(OTHER, "jobs", ("jobs/**",), there=there),)).pack())
+@pytest.fixture
+def links():
+    return Links()
 
 
-def ask(parts):
-    part = parts.find(OTHER, "jobs")
-    got, places = [], []
-    reader = part.reader("jobs/**", b"")
-    reader.read(0, 100, lambda: got.append(reader.read(0, 100, lambda: None)))
-    part.locate("new", 0, places.append)
-    return got, places
-
-
-def test_an_answer_that_comes_late_is_left_alone_and_the_next_one_counts(parts, engine):
-    got, places = ask(parts)
-    assert engine.asked == [(7, 1), (7, 2)]
-    tell(parts, 7, there=False)
+def test_an_answer_that_comes_late_is_left_alone_and_the_next_one_counts(links):
+    got, places = links.ask()
+    assert links.engine.asked == [(7, 1), (7, 2)]
+    links.tell(7, there=False)
     for _ in range(2):
-        parts.heard(7, FETCHED, 1, GONE)
-        parts.heard(7, LOCATED, 2, Located(5).pack())
+        links.answer(7, 1, None, Code.NO_STREAM)
+        links.answer(7, 2, Located(5))
     assert (got, places) == ([], [])
-    tell(parts, 8)
-    assert engine.asked[2:] == [(8, 3), (8, 4)], "somebody else has it"
-    parts.heard(7, FETCHED, 1, FOUND)
-    parts.heard(8, FETCHED, 3, FOUND)
-    parts.heard(8, LOCATED, 4, Located(6).pack())
+    links.tell(8)
+    assert links.engine.asked[2:] == [(8, 1), (8, 2)], "somebody else has it"
+    links.answer(7, 1, FOUND)
+    links.answer(8, 1, FOUND)
+    links.answer(8, 2, Located(6))
     assert (got, places) == ([(0, 0, 1, b"", True)], [6])
 
 
-def test_an_answer_that_was_never_asked_for_is_refused(parts):
-    got, places = ask(parts)
-    for conn, kind, number, body in (
-        (7, FETCHED, 3, FOUND),  # not asked yet
-        (7, FETCHED, 0, FOUND),
-        (8, FETCHED, 1, FOUND),  # asked of another one
-        (8, LOCATED, 2, Located(5).pack()),
-        (7, FETCHED, 2, FOUND),  # which asks for a place
-        (7, LOCATED, 1, Located(5).pack()),
+def test_an_answer_that_was_never_asked_for_is_refused(links):
+    got, places = links.ask()
+    for conn, number, value, reason in (
+        (7, 3, FOUND, "without a request"),  # not asked yet
+        (7, 0, FOUND, "without a request"),
+        (8, 1, FOUND, "without a request"),  # asked of another one
+        (7, 1, Located(5), "invalid answer"),
+        (7, 1, (5, 4, 6, True, b""), "wrong order"),
     ):
-        with pytest.raises(Stranger, match="answer without a request"):
-            parts.heard(conn, kind, number, body)
+        with pytest.raises(Stranger, match=reason):
+            links.answer(conn, number, value)
     assert (got, places) == ([], [])
-    parts.heard(7, FETCHED, 1, FOUND)
-    parts.heard(7, LOCATED, 2, Located(5).pack())
-    assert (len(got), places) == (1, [5]), "who was asked is heard all the same"
-    parts.closed(7, 0.0)
-    with pytest.raises(Stranger, match="answer without a request"):
-        parts.heard(7, FETCHED, 1, FOUND)
+    links.answer(7, 2, Located(5))
+    assert places == [5]
 
 
-def test_a_survey_that_nobody_has_made_has_no_answer():
-    with pytest.raises(Stranger, match="answer without a request"):
-        Survey(SimpleNamespace(), dict, lambda _stream: (), lambda _guid, _stream: None).heard(7, SURVEYED, 1, b"")
+def test_a_request_whose_link_is_lost_goes_to_the_next_one(links):
+    got, places = links.ask()
+    links.tell(8)
+    assert links.engine.asked == [(7, 1), (7, 2)]
+    links.calls.closed(7, 0.0)
+    links.parts.closed(7, 0.0)
+    for call, *arguments in links.soon:
+        call(*arguments)
+    assert links.engine.asked[2:] == [(8, 1), (8, 2)]
+    links.answer(8, 1, FOUND)
+    links.answer(8, 2, Located(5))
+    assert (len(got), places) == (1, [5])
 
 
 async def test_nodes_stay_linked_when_a_stream_is_removed_that_somebody_reads(nodes: Mirrored):

@@ -170,11 +170,16 @@ async def test_nodes_that_are_gone_are_told(three):
         await clients[0].seek_channel("jobs", "work", busway.Position(servers[2].guid, "jobs", 3))
 
 
+def replace_answer(monkeypatch, server, answer):
+    """What it does when it is asked."""
+    monkeypatch.setitem(server._hub.peers.members._calls._handlers, survey.ASK.kind, (survey.ASK, answer))
+
+
 async def test_a_node_that_does_not_answer_is_told(three, monkeypatch):
     servers, clients = three
     await clients[0].create_channel("jobs", "work")
     monkeypatch.setattr(survey, "_PATIENCE", 0.1)
-    monkeypatch.setattr(servers[1]._hub.peers.members._survey, "_start", lambda conn, number, work: work.close())
+    replace_answer(monkeypatch, servers[1], lambda conn, number, question: None)
     info = await clients[0].channel_info("jobs", "work")
     assert info.unreached == ("node-1",)
     assert part_of(info, servers[1]).error == "no answer within 0.1 s"
@@ -184,12 +189,8 @@ async def test_a_link_that_ends_meanwhile_is_told(three, monkeypatch):
     servers, clients = three
     await clients[0].create_channel("jobs", "work")
 
-    def begin(conn, number, work):
-        work.close()
-        servers[1]._hub.sessions[conn].abort()
-
     monkeypatch.setattr(survey, "_PATIENCE", 600.0)
-    monkeypatch.setattr(servers[1]._hub.peers.members._survey, "_start", begin)
+    replace_answer(monkeypatch, servers[1], lambda conn, number, question: servers[1]._hub.sessions[conn].abort())
     info = await clients[0].channel_info("jobs", "work")
     assert info.unreached == ("node-1",)
     assert part_of(info, servers[1]).error == "the link to the node has ended"
@@ -200,7 +201,7 @@ async def test_a_link_that_ends_meanwhile_is_told(three, monkeypatch):
     [
         b"",
         b"\xc1",
-        msgspec.msgpack.encode(("list", "jobs", None, ("first", None))),
+        msgspec.msgpack.encode(("list", "jobs")),
         msgspec.msgpack.encode(("burn", "jobs", None, ("first", None), "")),
         msgspec.msgpack.encode(("list", "../jobs", None, ("first", None), "")),
         msgspec.msgpack.encode(("seek", "jobs", "a/b", ("first", None), "")),

@@ -1,6 +1,6 @@
 """The driver of retained messages: stores them, delivers them to subscribers, and withdraws them when they are removed.
 
-It connects `store` and `pin_file` with one broker, which calls it. A broker with a data folder retains, delivers and
+It connects `store` and the journal of pins with one broker, which calls it. A broker with a data folder retains, delivers and
 answers a pin only once it is on disk. The engine holds the connection until then, so that its frames stay in order.
 """
 
@@ -27,8 +27,7 @@ from busway.broker.flags import (
     WITHDRAWN,
     scope_of,
 )
-from busway.broker.retained.pin_entries import Pin, Unpin
-from busway.broker.retained.pin_file import PinFile
+from busway.broker.retained.pin_file import Entry, Pin, PinJournal, Unpin
 from busway.broker.retained.store import Key, RetainedMessage, RetainedStore, Version
 from busway.errors import BusError, Code, LimitExceeded
 from busway.settings import KiB
@@ -78,8 +77,8 @@ class RetainedDriver:
     def __init__(
         self,
         runtime: "Runtime",
-        pins: PinFile | None,
-        found: Iterable[Pin],
+        pins: PinJournal | None,
+        found: Iterable[Entry],
         fields: bytes,
         peers: "RetainedPeers",
         members: "Members",
@@ -99,7 +98,12 @@ class RetainedDriver:
             count=settings.kept, size=settings.kept_bytes, grace=settings.grace, compile=_core.Selection
         )
         clients: dict[tuple[int, str], int] = {}
+        self.marks: dict[Key, Version] = {}
+        """Pins that were removed before the broker was started, with the version of the removal."""
         for pin in found:
+            if isinstance(pin, Unpin):
+                self.marks[pin.key] = pin.version
+                continue
             sender = pin.session, pin.name
             if sender not in clients:
                 # Receivers distinguish senders by these numbers, so senders from before the restart need some too.
@@ -332,10 +336,10 @@ class RetainedDriver:
         since = version if old is None else max(version, old.version)
         return Unpin(str(name), topic, fields, since if self._members.clustered else (0, 0, 0))
 
-    @property
-    def marks(self) -> dict[Key, Version]:
-        """Pins that were removed before the broker was started, with the version of the removal."""
-        return {} if self._pins is None else self._pins.marks
+    def forget_removed(self, key: Key) -> None:
+        """The removal of a pin need not stay recorded."""
+        if self._pins is not None:
+            self._pins.forget(key)
 
     def _removed(self, gone: list[RetainedMessage], by: RetainedMessage | None = None) -> None:
         """Report removed messages to the other nodes and to watchers. `by`: the message that removed them, if any."""

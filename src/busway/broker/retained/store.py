@@ -9,7 +9,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -77,6 +77,9 @@ class RetainedMessage:
     Receivers also get the server's fields. They are not part of the key, so that the key is the same under a server
     with other fields.
     """
+
+    removed: ClassVar = False
+    """It is an entry of a replicated map, and not a removal."""
 
     client: int
     session: int

@@ -1,20 +1,20 @@
 """Hosts consumers of other nodes at the channels of this node.
 
-`links` calls it for frames; it is a sink of the broker's channels. A remote consumer has no window: its
+It is a sink of the broker's channels. A remote consumer has no window: its
 node takes messages when its client has room, and this node announces new messages. So a message is delivered to one
 consumer of the whole cluster and is never buffered in between.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from busway._core import Block, encode_records
 from busway.broker.channels.state.consumers import Who
 from busway.broker.channels.state.progress import Span
-from busway.cluster.node import Node, Stranger
-from busway.cluster.protocol import ANSWERED, CONSUME, ENDED, GIVEN, MISSING, MORE, SELF, NodeProtocolHandler
+from busway.cluster.channels.messages import FRAME, NEWS, Ended, Frame, Given, Missing, More, Result
+from busway.cluster.links.calls import Calls
+from busway.cluster.node import Node
+from busway.cluster.protocol import SELF, NodeProtocolHandler
 from busway.common import environment
 from busway.settings import MiB
 
@@ -24,28 +24,16 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 4 * MiB
 """Bytes that may wait in the outbox of a link before its consumers get more messages."""
-_KINDS: Final = range(0x30, 0x35)
-"""CHANNEL, UNCHANNEL, TAKE and ACK."""
-
-_encode = msgspec.msgpack.Encoder().encode
-_decoder: Final = msgspec.msgpack.Decoder(tuple[int, int, bytes])
 
 
 class ConsumerHost(NodeProtocolHandler):
     """The remote consumers at one node."""
 
-    kinds = frozenset({CONSUME})
-
-    def __init__(
-        self,
-        runtime: "Runtime",
-        consumers: "Callable[[], ChannelConsumers]",
-        here: Callable[[int, int, int, bytes], None],
-    ) -> None:
+    def __init__(self, runtime: "Runtime", calls: Calls, consumers: "Callable[[], ChannelConsumers]") -> None:
         self._runtime = runtime
         self._consumers = consumers
-        self._here = here
-        """Receives frames for consumers of this node at replicated channels."""
+        self._calls = calls
+        calls.on(FRAME, self._frame)
 
     def prepare(self) -> None:
         """The broker's channels are open: deliver to this node's own consumers of replicated channels."""
@@ -58,20 +46,8 @@ class ConsumerHost(NodeProtocolHandler):
         self._consumers().forget(conn)
         self._consumers().node_sinks.pop(conn, None)
 
-    def heard_here(self, number: int, body: bytes) -> None:
-        """Handle a frame of a consumer of this node."""
-        self.heard(SELF, CONSUME, number, body)
-        self._runtime.flush()
-
-    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:  # noqa: ARG002 - one kind
-        """Handle a frame of a remote consumer. It has the form of a client's frame."""
-        try:
-            frame, consumer, rest = _decoder.decode(body)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise Stranger(f"invalid frame of a remote consumer: {error}") from error
-        if frame not in _KINDS or not 0 <= consumer < 1 << 32:
-            raise Stranger(f"unexpected frame {frame:#x} of remote consumer {consumer}")
-        self._consumers().frame(conn, frame, consumer, number, rest)
+    def _frame(self, conn: int, number: int, frame: Frame) -> None:
+        self._consumers().frame(conn, frame.kind, frame.consumer, number, frame.rest)
 
     # As a sink.
 
@@ -87,7 +63,7 @@ class ConsumerHost(NodeProtocolHandler):
                     rows.append(row)
                     _add(sent, offset)
         if rows:
-            self._send_to(who, GIVEN, deliveries, sent, encode_records(rows))
+            self._calls.tell(who[0], NEWS, Given(who[1], deliveries, sent, encode_records(rows)))
         return left
 
     def has_room(self, who: Who) -> bool:
@@ -98,29 +74,16 @@ class ConsumerHost(NodeProtocolHandler):
 
     def result(self, who: Who, call: int, code: int, value: int, text: str) -> None:
         flight = self._consumers().in_flight(who)
-        self._send(who[0], ANSWERED, call, (who[1], int(code), value, text, flight))
+        self._calls.answer(who[0], FRAME, call, Result(int(code), value, text, flight))
 
     def gap(self, who: Who, stream: int, begin: int, end: int) -> None:  # noqa: ARG002 - the consumer knows its stream
-        self._send_to(who, MISSING, begin, end)
+        self._calls.tell(who[0], NEWS, Missing(who[1], begin, end))
 
     def ended(self, who: Who, code: int, text: str) -> None:
-        self._send_to(who, ENDED, int(code), text)
+        self._calls.tell(who[0], NEWS, Ended(who[1], int(code), text))
 
     def more(self, who: Who) -> None:
-        self._send_to(who, MORE, self._consumers().in_flight(who))
-
-    def _send_to(self, who: Who, kind: int, *values: Any) -> None:
-        self._send(who[0], kind, who[1], values)
-
-    def _send(self, conn: int, kind: int, number: int, values: tuple[Any, ...]) -> None:
-        if conn == SELF:
-            self._runtime.loop.call_soon(self._deliver_here, kind, number, _encode(values))
-        else:
-            self._runtime.engine.node(conn, kind, number, _encode(values))
-
-    def _deliver_here(self, kind: int, number: int, body: bytes) -> None:
-        self._here(SELF, kind, number, body)
-        self._runtime.flush()
+        self._calls.tell(who[0], NEWS, More(who[1], self._consumers().in_flight(who)))
 
 
 def _add(spans: list[Span], offset: int) -> None:

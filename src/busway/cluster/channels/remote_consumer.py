@@ -1,8 +1,8 @@
 """Consumes from the channels of other nodes for clients of this node. A channel spans the parts of its stream.
 
-The broker's channels call it for clients, and `links` for frames. Each consumer here has a remote channel at
-every other node that has the stream. When such a node announces messages and the consumer has room, this node takes as
-many as fit. Acknowledgements of the consumer are forwarded.
+The broker's channels call it for clients. Each consumer here has a remote channel at every other node that has the
+stream. When such a node announces messages and the consumer has room, this node takes as many as fit. Acknowledgements
+of the consumer are forwarded.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,10 +20,12 @@ from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.frames import ACK, CHANNEL, LOST, TAKE, UNCHANNEL, Join, Take, What
 from busway.broker.channels.manager import for_other_nodes
 from busway.broker.channels.state.consumers import Who
+from busway.cluster.channels.messages import FRAME, NEWS, Ended, Frame, Given, Missing, More, News, Result
+from busway.cluster.links.calls import Calls, Pending
 from busway.cluster.node import Stranger
-from busway.cluster.protocol import ANSWERED, CONSUME, ENDED, GIVEN, MISSING, MORE, SELF, NodeProtocolHandler
+from busway.cluster.protocol import NodeProtocolHandler
 from busway.cluster.streams.remote import RemoteStream, RemoteStreams
-from busway.errors import Code, LimitExceeded
+from busway.errors import BusError, Code, Disconnected, LimitExceeded
 
 if TYPE_CHECKING:
     from busway.broker.channels.consumers import ChannelConsumers
@@ -51,19 +53,10 @@ _CLOSED: Final = -2
 _TAKE: Final = struct.Struct("<II")
 _ENTRY: Final = struct.Struct("<QIB3xI")
 _RENEW: Final = _ENTRY.pack(0, 0, What.RENEW, 0)
-_Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_Spans: TypeAlias = list[tuple[_Offset, Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]]]
 Answered: TypeAlias = Callable[[int, int, str], None]
 """Called with code, value and text of an answer."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_READ: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
-    ANSWERED: msgspec.msgpack.Decoder(tuple[_Offset, _Offset, _Offset, str, _Offset]),
-    GIVEN: msgspec.msgpack.Decoder(tuple[_Offset, _Spans, bytes]),
-    MORE: msgspec.msgpack.Decoder(tuple[_Offset]),
-    ENDED: msgspec.msgpack.Decoder(tuple[_Offset, str]),
-    MISSING: msgspec.msgpack.Decoder(tuple[_Offset, _Offset]),
-}
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +73,8 @@ class _RemoteChannel:
     granted: int = 0
     """Messages of a take that has no answer yet."""
     in_flight: int = 0
+    calls: set[Pending[Result]] = field(default_factory=set)
+    """The open calls."""
 
     @property
     def used(self) -> int:
@@ -104,27 +99,21 @@ class _Consumer:
 class RemoteConsumers(NodeProtocolHandler):
     """The consumers of this node that also consume at other nodes."""
 
-    kinds = frozenset({ANSWERED, GIVEN, MORE, ENDED, MISSING})
-
     def __init__(
-        self,
-        runtime: "Runtime",
-        local: "Callable[[], ChannelConsumers]",
-        parts: RemoteStreams,
-        host: Callable[[int, bytes], object],
+        self, runtime: "Runtime", calls: Calls, local: "Callable[[], ChannelConsumers]", parts: RemoteStreams
     ) -> None:
-        """`local` returns the consumers at this broker's own channels; `host` gets the frames for the channels that this node delivers from in the place of another one."""
+        """`local` returns the consumers at this broker's own channels."""
         self._runtime = runtime
         self._local = local
-        self._host = host
+        self._calls = calls
         self._parts = parts
         self._consumers: dict[Who, _Consumer] = {}
         self._remotes: dict[int, _RemoteChannel] = {}
-        self._calls: dict[int, tuple[int, _RemoteChannel, Answered]] = {}
         self._last = 0
         self._takes = 0
         self._stopped = False
         parts.watch(self.found)
+        calls.on(NEWS, self._news)
 
     # Consumers of this node.
 
@@ -306,18 +295,15 @@ class RemoteConsumers(NodeProtocolHandler):
         if remote.consumer.remotes.get(remote.part.guid) is remote:
             del remote.consumer.remotes[remote.part.guid]
         if remote.conn != _CLOSED:
-            self._last += 1
-            self._send(remote.conn, CONSUME, self._last, _encode((UNCHANNEL, remote.number, LOST if lost else b"")))
+            self._calls.send(remote.conn, FRAME, Frame(UNCHANNEL, remote.number, LOST if lost else b""), lambda _: None)
             self._fail_calls(remote)
         self._divide(remote.consumer)
 
     def _fail_calls(self, remote: _RemoteChannel) -> None:
         """Close a remote channel and fail its open calls."""
         remote.conn, remote.open, remote.ready, remote.granted, remote.in_flight = _CLOSED, False, False, 0, 0
-        for number in [number for number, (_, channel, _) in self._calls.items() if channel is remote]:
-            _, _, answered = self._calls.pop(number)
-            text = "the link to the node that stores the message has ended; the message may be redelivered"
-            answered(Code.STORE_FAILED, 0, text)
+        for call in list(remote.calls):
+            call.finish(Disconnected("the link to the node that stores the message has ended"))
 
     # Links.
 
@@ -334,58 +320,46 @@ class RemoteConsumers(NodeProtocolHandler):
             if who[0] == conn and consumer.remotes:
                 self._divide(consumer)
 
-    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
-        try:
-            values = _READ[kind].decode(body)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise Stranger(f"invalid frame for a remote consumer: {error}") from error
-        if kind == ANSWERED:
-            self._answered(conn, number, *values)
-            return
-        remote = self._remotes.get(number)
+    def _news(self, conn: int, _: int, news: News) -> None:
+        remote = self._remotes.get(news.consumer)
         if remote is None or remote.conn != conn:
             return  # it was closed
-        if kind == GIVEN:
-            self._received(remote, *values)
-        elif kind == MORE:
-            remote.ready, (remote.in_flight,) = True, values
-            remote.consumer.changed.set()
-            self._divide(remote.consumer)
-        elif kind == MISSING:
-            self._runtime.engine.send_gap(*remote.consumer.who, remote.part.number, *values)
-        else:
-            self._remotes.pop(remote.number, None)
-            remote.consumer.remotes.pop(remote.part.guid, None)
-            self._fail_calls(remote)
-            self._runtime.loop.call_later(_RETRY, self._open, remote.consumer, remote.part)
+        match news:
+            case Given():
+                self._received(remote, news)
+            case More():
+                remote.ready, remote.in_flight = True, news.in_flight
+                remote.consumer.changed.set()
+                self._divide(remote.consumer)
+            case Missing():
+                self._runtime.engine.send_gap(*remote.consumer.who, remote.part.number, news.begin, news.end)
+            case Ended():
+                self._remotes.pop(remote.number, None)
+                remote.consumer.remotes.pop(remote.part.guid, None)
+                self._fail_calls(remote)
+                self._runtime.loop.call_later(_RETRY, self._open, remote.consumer, remote.part)
 
-    def _answered(self, conn: int, call: int, number: int, code: int, value: int, text: str, in_flight: int) -> None:
-        link, remote, answered = self._calls.pop(call, (_CLOSED, None, None))
-        if remote is None or answered is None or link != conn or remote.number != number:
-            return  # it was closed
-        remote.in_flight = in_flight
-        answered(code, value, text)
-
-    def _received(self, remote: _RemoteChannel, deliveries: int, spans: "_Spans", records: bytes) -> None:
+    def _received(self, remote: _RemoteChannel, given: Given) -> None:
         who = remote.consumer.who
         try:
-            block = Block(records)
+            block = Block(given.records)
         except ValueError as error:
             raise Stranger(f"invalid records for a remote consumer: {error}") from error
-        left = self._runtime.engine.deliver_records(*who, remote.part.number, block, spans, deliveries)[1]
+        left = self._runtime.engine.deliver_records(*who, remote.part.number, block, given.spans, given.deliveries)[1]
         if left:  # they have expired by this node's clock
             self._ask(remote, ACK, b"".join(_ENTRY.pack(start, count, 0, 0) for start, count in left), lambda *_: None)
 
     def _ask(self, remote: _RemoteChannel, kind: int, rest: bytes, answered: Answered) -> None:
-        self._last += 1
-        self._calls[self._last] = remote.conn, remote, answered
-        self._send(remote.conn, CONSUME, self._last, _encode((kind, remote.number, rest)))
+        def done(result: Result | BusError) -> None:
+            remote.calls.discard(call)
+            if isinstance(result, BusError):
+                answered(Code.STORE_FAILED, 0, f"{result.reason}; the message may be redelivered")
+            else:
+                remote.in_flight = result.in_flight
+                answered(result.code, result.value, result.text)
 
-    def _send(self, conn: int, kind: int, number: int, body: bytes) -> None:
-        if conn == SELF:
-            self._runtime.loop.call_soon(self._host, number, body)
-        else:
-            self._runtime.engine.node(conn, kind, number, body)
+        call = self._calls.send(remote.conn, FRAME, Frame(kind, remote.number, rest), done)
+        remote.calls.add(call)
 
     # Window.
 

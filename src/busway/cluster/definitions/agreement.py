@@ -1,6 +1,6 @@
 """Keeps streams and channels the same on all nodes: sends this node's changes to the others and applies theirs.
 
-`links` calls it for frames, and `peers` for changes at this node. The rules are in `definitions` and `missing`.
+`peers` calls it for changes at this node. The rules are in `definitions` and `missing`.
 Changes of other nodes are applied one after the other. A client's change can wait until all linked nodes have it.
 Changes that can't be applied are reported and retried.
 """
@@ -8,23 +8,32 @@ Changes that can't be applied are reported and retried.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-
-import msgspec
 
 from busway.broker.streams.stream import Stream
 from busway.cluster.definitions.apply import Applier, spec_of
-from busway.cluster.definitions.definitions import MOST, MOST_KNOWN, Definition, Definitions, noun, portions, read
-from busway.cluster.definitions.file import DefinitionFile, Noted
+from busway.cluster.definitions.definitions import (
+    DEFINE,
+    MOST,
+    MOST_KNOWN,
+    Definition,
+    Definitions,
+    Failures,
+    noun,
+)
+from busway.cluster.definitions.file import DefinitionJournal, Noted, definition_journal
 from busway.cluster.definitions.missing import MissingDefinitions
 from busway.cluster.definitions.refusal import Refusals
-from busway.cluster.node import Node, Stranger
-from busway.cluster.protocol import DEFINED, DONE, SELF, NodeProtocolHandler
+from busway.cluster.links.calls import Calls
+from busway.cluster.links.portions import Portions, portions
+from busway.cluster.node import Node
+from busway.cluster.protocol import NodeProtocolHandler
 from busway.cluster.replication.channel_progress import Unsure
 from busway.common import environment
-from busway.errors import BusError, Code, LimitExceeded
-from busway.settings import KiB
+from busway.errors import BusError, Code, DataFailed, LimitExceeded
 from busway.streams import DEFAULT
 
 if TYPE_CHECKING:
@@ -39,53 +48,50 @@ _PATIENCE: Final = 5.0
 """Seconds that a change waits for other nodes, and a start for missing definitions."""
 _TURN: Final = 0.005
 """Seconds of work after which other tasks may run."""
-_AHEAD: Final = 256 * KiB
-"""Bytes that may wait in the outbox of a new link before it gets more definitions."""
 _GONE: Final = "it was missing when this node started"
-_NEWS: Final = 1
-"""The number of a frame with new changes, which the receiver answers."""
-
-
-class _Done(msgspec.Struct, array_like=True, frozen=True):
-    """The answer to a change: the node has applied it, or could not (`error`)."""
-
-    key: str
-    stamp: int
-    error: str = ""
 
 
 class _Job(NamedTuple):
     """A definition to apply."""
 
     definition: Definition
-    conn: int = SELF
-    """The link that it came from; SELF: this node retries it."""
-    answer: bool = False
+    applied: "asyncio.Future[str] | None" = None
+    """Gets the error or an empty text, for the node that has sent the definition. None: this node retries it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    """A change of this node that other nodes have not confirmed yet."""
+
+    keys: list[str]
+    late: list[int] = field(default_factory=list)
+    """The link of each call that has no answer."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Agreement(NodeProtocolHandler):
     """The definitions of all nodes, at one of them."""
 
-    kinds = frozenset({DEFINED, DONE})
-
-    def __init__(self, hub: "Hub", notice: Tell) -> None:
+    def __init__(self, hub: "Hub", calls: Calls, notice: Tell) -> None:
         self._hub = hub
+        self._calls = calls
         self._notice = notice
-        self._file = None if hub.folder is None else DefinitionFile(hub.folder, self._records)
-        self._stored = [] if self._file is None else self._file.load()
-        self._definitions = Definitions(hub.guid, (record.one for record in self._stored), environment.time_ns())
+        self._journal = None if hub.folder is None else definition_journal(hub.folder)
+        self._stored = _load(self._journal)
+        known = [record.one for record in self._stored]
+        self._definitions = Definitions(hub.guid, known, environment.time_ns(), self._forget)
         self.loaded = False
         """Whether the broker's streams were compared with the cluster's definitions."""
         self._missing = MissingDefinitions()
         self._applier = Applier(hub)
         self._refusals = Refusals(hub)
-        self._links: dict[int, Node] = {}
-        self._unsent: dict[int, Iterator[bytes]] = {}
+        self._lists = Portions(hub.runtime, self._send)
         self._jobs: deque[_Job] = deque()
         self._task: asyncio.Task[None] | None = None
         self._job: _Job | None = None
-        self._waiting: dict[tuple[str, int], tuple[set[int], asyncio.Future[None]]] = {}
+        self._waiting: dict[str, _Wait] = {}
         self._stopped = False
+        calls.serve(DEFINE, self._apply_all)
 
     def load(self) -> None:
         """The broker's streams are open: find out which definitions it lacks."""
@@ -122,11 +128,9 @@ class Agreement(NodeProtocolHandler):
 
     # Links.
 
-    def opened(self, conn: int, node: Node) -> None:
-        self._links[conn] = node
-        self._unsent[conn] = portions(self._all())
+    def opened(self, conn: int, node: Node) -> None:  # noqa: ARG002 - every node gets all
         self._missing.hurry(self._hub.loop.time())
-        self.room(conn)
+        self._lists.begin(conn, self._all())
         self._retry_missing()
 
     def _all(self) -> Iterator[Definition]:
@@ -142,35 +146,32 @@ class Agreement(NodeProtocolHandler):
                 yield self._definitions.found(key, spec_of(stream.config))
 
     def room(self, conn: int) -> None:
-        """A link has room: send more definitions."""
-        unsent = self._unsent.get(conn)
-        while unsent is not None and self._hub.engine.pending(conn) < _AHEAD:
-            if (portion := next(unsent, None)) is None:
-                del self._unsent[conn]
-                return
-            self._hub.engine.node(conn, DEFINED, 0, portion)
-        if unsent is not None:
-            self._hub.engine.want_room(conn)
+        self._lists.room(conn)
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002 - it is the same whenever
-        self._links.pop(conn, None)
-        self._unsent.pop(conn, None)
-        for key in list(self._waiting):
-            self._confirm(conn, *key)
+        self._lists.closed(conn)
 
-    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
-        if kind == DEFINED:
-            self._add_jobs(*(_Job(definition, conn, number == _NEWS) for definition in read(body)))
-            return
-        try:
-            done = msgspec.msgpack.decode(body, type=_Done)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise Stranger(f"done: {error}") from error
-        if done.error:
-            node = self._links[conn]
-            log.warning("%s can't apply %s: %s", node, noun(done.key), done.error)
-            self._notice("lacking", done.key, f"{node} can't apply {noun(done.key)}: {done.error}", node)
-        self._confirm(conn, done.key, done.stamp)
+    def _send(self, conn: int, definitions: list[Any], wait: _Wait | None = None) -> None:
+        if wait is not None:
+            wait.late.append(conn)
+        self._calls.send(conn, DEFINE, definitions, partial(self._answered, conn, wait))
+
+    def _answered(self, conn: int, wait: _Wait | None, result: Failures | BusError) -> None:
+        """A node has applied definitions, or its link has ended."""
+        for key, error in () if isinstance(result, BusError) else result:
+            node = self._calls.nodes[conn]
+            log.warning("%s can't apply %s: %s", node, noun(key), error)
+            self._notice("lacking", key, f"{node} can't apply {noun(key)}: {error}", node)
+        if wait is not None:
+            wait.late.remove(conn)
+            if not wait.late:
+                self._stop_waiting(wait)
+                wait.over.set()
+
+    def _stop_waiting(self, wait: _Wait) -> None:
+        for key in wait.keys:
+            if self._waiting.get(key) is wait:
+                del self._waiting[key]
 
     async def stop(self) -> None:
         self._stopped = True
@@ -178,14 +179,14 @@ class Agreement(NodeProtocolHandler):
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._refusals.stop()
-        if self._file is not None:
-            await self._file.stop()
+        if self._journal is not None:
+            await self._journal.stop()
 
     def kill(self) -> None:
         """Close the file without writing."""
         self._stopped = True
-        if self._file is not None:
-            self._file.kill()
+        if self._journal is not None:
+            self._journal.kill()
 
     def figures(self) -> list[dict[str, Any]]:
         """The definitions that this node could not apply."""
@@ -247,47 +248,44 @@ class Agreement(NodeProtocolHandler):
     def _take_effect(self, key: str) -> None:
         """The definition takes effect now, so a client's next change is newer."""
         if self._job is not None and self._job.definition.key == key:
-            self._definitions.take(self._job.definition, environment.time_ns())
+            self._definitions.put(self._job.definition, environment.time_ns())
 
     def _define(self, made: list[tuple[str, dict[str, Any] | None]]) -> None:
         clock = environment.time_ns()
         changed = [self._definitions.make(key, spec, clock) for key, spec in made]
         for definition in changed:
             self._missing.made(definition.key)
-        if self._file is not None:
-            self._file.note(*map(Noted, changed))
-        if self._links:
+        if self._journal is not None:
             for definition in changed:
-                self._waiting[definition.key, definition.stamp] = set(self._links), self._hub.loop.create_future()
+                self._journal.store(Noted(definition))
+        if self._calls.nodes:
+            wait = _Wait([definition.key for definition in changed])
+            self._waiting.update(dict.fromkeys(wait.keys, wait))
             for portion in portions(changed):
-                for conn in self._links:
-                    self._hub.engine.node(conn, DEFINED, _NEWS, portion)
+                for conn in self._calls.nodes:
+                    self._send(conn, portion, wait)
             self._hub.loop.call_soon(self._hub.flush)
 
     async def agreed(self, key: str) -> None:
         """Wait until a change is written and every linked node has applied or refused it. Logs late nodes."""
-        definition = self._definitions.get(key)
-        waits = None if definition is None else self._waiting.get((key, definition.stamp))
-        if self._file is not None:
-            await self._file.written()
-        if definition is None or waits is None:
+        wait = self._waiting.get(key)
+        if self._journal is not None:
+            await self._journal.written()
+        if wait is None:
             return
-        late, confirmed = waits
         try:
             async with asyncio.timeout(_PATIENCE):
-                await asyncio.shield(confirmed)
+                await wait.over.wait()
         except TimeoutError:
-            names = ", ".join(str(self._links[conn]) for conn in late if conn in self._links)
-            log.warning("%s has not confirmed %s yet", names, definition)
-            self._waiting.pop((key, definition.stamp), None)
+            names = ", ".join(
+                str(self._calls.nodes[conn]) for conn in dict.fromkeys(wait.late) if conn in self._calls.nodes
+            )
+            log.warning("%s has not confirmed %s yet", names, noun(key))
+            self._stop_waiting(wait)
 
-    def _confirm(self, conn: int, key: str, stamp: int) -> None:
-        late, confirmed = self._waiting.get((key, stamp), (set[int](), None))
-        late.discard(conn)
-        if not late and confirmed is not None:
-            del self._waiting[key, stamp]
-            if not confirmed.done():
-                confirmed.set_result(None)
+    def _forget(self, key: str) -> None:
+        if self._journal is not None:
+            self._journal.forget(key)
 
     def removed(self, stream: str, channel: str) -> int:
         """When a channel was removed, in microseconds by the clock of that node; 0: unknown, or it exists."""
@@ -303,10 +301,16 @@ class Agreement(NodeProtocolHandler):
         return self._missing.deadline()
 
     def _retry_missing(self) -> None:
-        self._add_jobs(*(_Job(definition) for definition in self._missing.ready(self._hub.loop.time())))
+        self._add_jobs(_Job(definition) for definition in self._missing.ready(self._hub.loop.time()))
         self._hub.clock.arm()
 
-    def _add_jobs(self, *jobs: _Job) -> None:
+    async def _apply_all(self, _: int, definitions: list[Definition]) -> Failures:
+        """Apply definitions of another node. Returns those that failed."""
+        jobs = [(definition.key, self._hub.loop.create_future()) for definition in definitions]
+        self._add_jobs(_Job(definition, done) for definition, (_, done) in zip(definitions, jobs, strict=True))
+        return [(key, error) for key, done in jobs if (error := await done)]
+
+    def _add_jobs(self, jobs: Iterable[_Job]) -> None:
         self._jobs.extend(jobs)
         if self._jobs and self._task is None and not self._stopped:
             self._task = self._hub.loop.create_task(self._work(), name="busway definitions")
@@ -317,10 +321,8 @@ class Agreement(NodeProtocolHandler):
             while self._jobs:
                 job = self._jobs.popleft()
                 error = await self._apply(job)
-                if (job.answer or error) and job.conn in self._links:
-                    answer = msgspec.msgpack.encode(_Done(job.definition.key, job.definition.stamp, error))
-                    self._hub.engine.node(job.conn, DONE, 0, answer)
-                    self._hub.flush()
+                if job.applied is not None and not job.applied.done():
+                    job.applied.set_result(error)
                 if self._hub.loop.time() - turn > _TURN:
                     await asyncio.sleep(0)
                     turn = self._hub.loop.time()
@@ -335,7 +337,7 @@ class Agreement(NodeProtocolHandler):
         def counts() -> bool:
             return definitions.newer(definition) or definitions.get(definition.key) == definition
 
-        if not (counts() if job.conn == SELF else definitions.newer(definition)):
+        if not (counts() if job.applied is None else definitions.newer(definition)):
             return ""
         if definitions.crowded(definition):
             return f"the node knows {MOST_KNOWN} streams and channels already"
@@ -353,7 +355,7 @@ class Agreement(NodeProtocolHandler):
             error = f"unexpected error: {failure}"
         finally:
             self._job = None
-        definitions.take(definition, environment.time_ns())
+        definitions.put(definition, environment.time_ns())
         known = definitions.get(definition.key)
         if known is not None and known != definition:  # a client has changed it since
             self._jobs.appendleft(_Job(known))
@@ -364,8 +366,8 @@ class Agreement(NodeProtocolHandler):
     def _finish(self, definition: Definition, lacks: str) -> None:
         """Record that a definition was applied, or why it failed (`lacks`)."""
         now, before = self._hub.loop.time(), self._missing.get(definition.key)
-        if self._file is not None and (before is None or (before.definition, before.error) != (definition, lacks)):
-            self._file.note(Noted(definition, lacks))
+        if self._journal is not None and (before is None or (before.definition, before.error) != (definition, lacks)):
+            self._journal.store(Noted(definition, lacks))
         if lacks:
             if self._missing.failed(definition, lacks, now):
                 verb = "remove" if definition.spec is None else "create or change"
@@ -393,8 +395,10 @@ class Agreement(NodeProtocolHandler):
                 wanted[definition.stream] = tuple(topics), missing.error
         self._refusals.refuse(wanted, anew=anew)
 
-    def _records(self) -> Iterator[Noted]:
-        """All current records of the file."""
-        for definition in self._definitions:
-            missing = self._missing.get(definition.key)
-            yield Noted(definition, missing.error if missing is not None and missing.definition == definition else "")
+
+def _load(journal: DefinitionJournal | None) -> list[Noted]:
+    try:
+        return [] if journal is None else journal.load()
+    except DataFailed as error:
+        log.warning("%s; this node takes its streams and channels from the other nodes", error.reason)
+        return []

@@ -1,23 +1,26 @@
 """The rules for retained messages in a cluster: posts belong to the node of their client, pins to all nodes.
 
-`driver` calls this module for each local change and each message of another node. Of two pins with one key the later
-version wins. A removed pin leaves a mark for a while, so that a node that was away does not restore it. Posts of a lost
-node are removed after the grace period, like those of a lost client. Without input or output.
+`driver` calls this module for each local change and each message of another node. Pins are a replicated map. Posts of a
+lost node are removed after the grace period, like those of a lost client. Without input or output.
 """
 
-from collections.abc import Iterable, Iterator
-from hashlib import blake2b
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from busway.broker.flags import FIELDS, PIN, POST
-from busway.broker.retained.pin_entries import MARKS
 from busway.broker.retained.store import Key, RetainedMessage, Version
-from busway.cluster.node import Stranger
+from busway.cluster.links.calls import Call
+from busway.cluster.protocol import KEPT
+from busway.cluster.replicated_map import ReplicatedMap
 
 MOST: Final = 1_048_576
-"""Retained messages accepted from one node."""
+"""Posts accepted from one node."""
+REMOVED: Final = 65_536
+"""Removed pins that are remembered at most. Their time is that of a client's clock, so it does not count."""
+_HEAD: Final = 16
+"""Bytes of the shortest body."""
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -33,6 +36,12 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag=1):
     added: dict[str, Any] = {}
     """The address fields of the server that received the message."""
     since: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        if len(self.body) < _HEAD or self.flags & ~(POST | PIN | FIELDS) or not 0 < self.session < 1 << 64:
+            raise ValueError("invalid retained message")
+        if bool(self.flags & POST) == bool(self.flags & PIN):
+            raise ValueError("a retained message must be either a post or a pin")
 
     def kept(self, client: int) -> RetainedMessage:
         """The retained message, with this number for its sender. Raises ValueError and others if it is invalid."""
@@ -50,6 +59,8 @@ class Drop(msgspec.Struct, frozen=True, array_like=True, tag=2):
     topic: str
     fields: bytes
     version: Version
+
+    removed = True
 
     @property
     def key(self) -> Key:
@@ -72,45 +83,7 @@ class Sum(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 Word: TypeAlias = Put | Drop | All | Sum
-_decoder: Final = msgspec.msgpack.Decoder(list[Word])
-_encoder: Final = msgspec.msgpack.Encoder()
-_NEVER: Final = (0, 0, 0)
-_HEAD: Final = 16
-"""Bytes of the shortest body."""
-
-
-def pack(words: Iterable[Word]) -> bytes:
-    return _encoder.encode(list(words))
-
-
-def read(packed: bytes) -> list[Word]:
-    """Decode and check messages of another node. Raises Stranger."""
-    try:
-        words = _decoder.decode(packed)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Stranger(f"not a list of retained messages: {error}") from error
-    for word in words:
-        if isinstance(word, Put):
-            if len(word.body) < _HEAD or word.flags & ~(POST | PIN | FIELDS) or not 0 < word.session < 1 << 64:
-                raise Stranger("invalid retained message")
-            if bool(word.flags & POST) == bool(word.flags & PIN):
-                raise Stranger("a retained message must be either a post or a pin")
-    return words
-
-
-def version(kept: RetainedMessage) -> Version:
-    """The version of a retained message."""
-    return kept.version
-
-
-def sum_of(kept: Iterable[RetainedMessage]) -> Sum:
-    """The checksum of the pins among these messages."""
-    total = 0
-    for message in kept:
-        if message.flags & PIN:
-            packed = _encoder.encode((*message.key, *version(message)))
-            total ^= int.from_bytes(blake2b(packed, digest_size=7).digest())
-    return Sum(total)
+WORDS: Final = Call[list[Word], None](KEPT, "list of retained messages", list[Word])
 
 
 def put(kept: RetainedMessage) -> Put:
@@ -118,10 +91,16 @@ def put(kept: RetainedMessage) -> Put:
     return Put(kept.session, kept.name, kept.flags, kept.topic, kept.body, kept.served, kept.added, kept.since)
 
 
-class RetainedReplica:
-    """The origin of each post at this node, and the marks of removed pins."""
+def word_of(entry: RetainedMessage | Drop) -> Word:
+    """The message that announces a pin or its removal."""
+    return entry if isinstance(entry, Drop) else put(entry)
 
-    def __init__(self, grace: float) -> None:
+
+class RetainedReplica:
+    """The pins of the cluster, and the nodes of each post."""
+
+    def __init__(self, grace: float, forgot: Callable[[Key], object] = lambda _: None) -> None:
+        self.pins = ReplicatedMap[Key, RetainedMessage | Drop](REMOVED, forgot=forgot)
         self._grace = grace
         self._own: dict[Key, None] = {}
         """Posts of clients of this node."""
@@ -129,44 +108,48 @@ class RetainedReplica:
         """The nodes that have a post. A client that moves to another node has its posts at both for a while."""
         self._of: dict[str, dict[Key, None]] = {}
         self._seen: dict[str, set[Key]] = {}
-        """By node that is sending its full list: the keys received so far."""
+        """By node that is sending its full list: the keys of posts received so far."""
         self._lost: dict[str, float] = {}
-        self._marks: dict[Key, Version] = {}
 
     # Changes at this node.
 
-    def own(self, key: Key) -> None:
-        """A client of this node has posted this message."""
-        self._own[key] = None
+    def added(self, message: RetainedMessage) -> None:
+        """A client of this node has posted or pinned this message."""
+        if message.flags & POST:
+            self._own[message.key] = None
+        else:
+            self.pins.put(message)
 
     def disown(self, key: Key) -> bool:
         """A client of this node has removed its post, or is gone. Returns whether another node has the post."""
         self._own.pop(key, None)
         return key in self._origins
 
-    def taken_back(self, key: Key, when: Version) -> None:
-        """A pin was removed at this node."""
-        self._marks.pop(key, None)
-        self._marks[key] = when
-        while len(self._marks) > MARKS:
-            del self._marks[next(iter(self._marks))]
+    def removed(self, message: RetainedMessage, since: Version) -> Drop:
+        """A message is not retained at this node any more, as of this version. Returns the message to other nodes."""
+        drop = Drop(*message.key, since)
+        if message.flags & POST:
+            self.disown(message.key)
+        else:
+            self.pins.put(drop)
+        return drop
+
+    def removed_since(self, key: Key) -> Version | None:
+        """The version at which a pin was removed; None: it was not."""
+        known = self.pins.get(key)
+        return known.version if isinstance(known, Drop) else None
+
+    # What this node has.
 
     def mine(self, kept: Iterable[RetainedMessage]) -> Iterator[Word]:
-        """The full list for a new link: posts of this node's clients, all pins, and marks of removed pins."""
-        for message in list(kept):
-            if message.flags & PIN or message.key in self._own:
-                yield put(message)
-        yield from self._removals()
+        """The full list for a new link: posts of this node's clients, all pins, and removed pins."""
+        yield from [put(message) for message in kept if message.key in self._own]
+        yield from self.all_pins()
         yield All()
 
-    def pins(self, kept: Iterable[RetainedMessage]) -> Iterator[Word]:
-        """All pins, and marks of removed pins."""
-        yield from (put(message) for message in list(kept) if message.flags & PIN)
-        yield from self._removals()
-
-    def _removals(self) -> Iterator[Word]:
-        for (owner, topic, fields), when in list(self._marks.items()):
-            yield Drop(owner, topic, fields, when)
+    def all_pins(self) -> Iterator[Word]:
+        """All pins, and removed pins."""
+        yield from map(word_of, list(self.pins))
 
     # Messages of other nodes.
 
@@ -175,41 +158,20 @@ class RetainedReplica:
         self._lost.pop(guid, None)
         self._seen[guid] = set()
 
-    def received_put(
-        self, guid: str, new: RetainedMessage, old: RetainedMessage | None
-    ) -> Literal["keep", "mine", "no"]:
-        """A node retains a message. "keep": retain it here. "mine": send this node's version back. "no": ignore it."""
-        key = new.key
-        if len(self._of.get(guid, ())) >= MOST:
-            return "no"
+    def received_post(self, guid: str, key: Key) -> bool:
+        """A node has a post. Returns whether to accept it."""
+        posts = self._of.setdefault(guid, {})
+        if len(posts) >= MOST:
+            return False
         if (seen := self._seen.get(guid)) is not None:
             seen.add(key)
-        if new.flags & PIN:
-            mark = self._marks.get(key)
-            if mark is not None and mark >= version(new):
-                return "mine"
-            if old is not None and version(old) >= version(new):
-                return "no" if version(old) == version(new) else "mine"
-            self._marks.pop(key, None)
-            return "keep"
-        self._origins.setdefault(key, {})[guid] = None
-        self._of.setdefault(guid, {})[key] = None
-        return "no" if old is not None and version(old) >= version(new) else "keep"
-
-    def received_drop(self, guid: str, word: Drop, old: RetainedMessage | None) -> bool:
-        """A node does not retain a message any more. Returns whether to remove it here."""
-        key = word.key
-        if isinstance(word.owner, str):
-            if self._marks.get(key, _NEVER) < word.version:
-                self.taken_back(key, word.version)
-            return old is not None and bool(old.flags & PIN) and version(old) <= word.version
-        return self._forget(guid, key) and old is not None
+        self._origins.setdefault(key, {})[guid] = posts[key] = None
+        return True
 
     def received_all(self, guid: str) -> list[Key]:
         """A node has sent its full list. Returns the posts that are to be removed here."""
         seen = self._seen.pop(guid, set())
-        stale = [key for key in self._of.get(guid, {}) if key not in seen]
-        return [key for key in stale if self._forget(guid, key)]
+        return [key for key in list(self._of.get(guid, {})) if key not in seen and self.lost(guid, key)]
 
     def link_closed(self, guid: str, now: float) -> None:
         """The link to a node has ended."""
@@ -221,29 +183,17 @@ class RetainedReplica:
         expired = [guid for guid, end in self._lost.items() if end <= now]
         for guid in expired:
             del self._lost[guid]
-        posts = [(guid, key) for guid in expired for key in self._of.get(guid, {})]
-        return [key for guid, key in posts if self._forget(guid, key)]
-
-    def mark(self, key: Key) -> Version | None:
-        """The version at which a pin was removed; None: it was not."""
-        return self._marks.get(key)
-
-    def new_mark(self, word: Drop, old: RetainedMessage | None) -> bool:
-        """Whether the removal of a pin is new, and no later pin is here."""
-        later = old is not None and version(old) > word.version
-        return not later and self._marks.get(word.key, _NEVER) < word.version
+        return [key for guid in expired for key in list(self._of.get(guid, {})) if self.lost(guid, key)]
 
     def deadline(self) -> float | None:
         return min(self._lost.values(), default=None)
 
-    def _forget(self, guid: str, key: Key) -> bool:
-        """A node has lost a post. Returns whether no node has it any more."""
+    def lost(self, guid: str, key: Key) -> bool:
+        """A node does not have a post any more. Returns whether no node has it."""
         nodes = self._origins.get(key, {})
         if guid not in nodes:
             return False
         del nodes[guid], self._of[guid][key]
-        if not self._of[guid]:
-            del self._of[guid]
         if nodes:
             return False
         del self._origins[key]

@@ -1,37 +1,26 @@
-"""Messages between nodes about stored messages, and the checks of a received one.
+"""Messages and calls between nodes about stored messages. Their types check a received one."""
 
-The modules of this package and of `channels` use them.
-"""
-
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from busway.cluster.node import Stranger
+from busway.cluster.links.calls import Call
+from busway.cluster.protocol import FETCH, LOCATE, PARTS, PLACE
 from busway.streams import is_name
-
-T = TypeVar("T", bound="Message")
 
 _Guid: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 _Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+_Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 MOST_NUMBERS: Final = 1024
 """Publish numbers in one Place."""
 MOST_GUIDS: Final = 64
 MOST_BYTES: Final = 1 << 20
 """Bytes of records in one Fetched."""
 MOST_PARTS: Final = 65_536
-_Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Message(msgspec.Struct, array_like=True, frozen=True):
-    """Base class of the messages."""
-
-    def pack(self) -> bytes:
-        return _encoder.encode(self)
-
-
-class Part(Message, frozen=True):
+class Part(msgspec.Struct, array_like=True, frozen=True):
     """A stream that a node can serve: its own part, or the replica of another node's part."""
 
     guid: _Guid
@@ -42,15 +31,19 @@ class Part(Message, frozen=True):
     there: bool = True
     """False: the node can't serve it any more."""
 
+    def __post_init__(self) -> None:
+        if not is_name(self.name):
+            raise ValueError(f"{self.name!r} is not a valid stream name")
 
-class Parts(Message, frozen=True):
+
+class Parts(msgspec.Struct, array_like=True, frozen=True):
     """Streams that a node can serve. `whole`: the complete list."""
 
     parts: Annotated[tuple[Part, ...], msgspec.Meta(max_length=MOST_PARTS)]
     whole: bool = False
 
 
-class Fetch(Message, frozen=True):
+class Fetch(msgspec.Struct, array_like=True, frozen=True):
     """Ask for the matching records of a part from `offset` on."""
 
     guid: _Guid
@@ -61,7 +54,7 @@ class Fetch(Message, frozen=True):
     rules: bytes
 
 
-class Fetched(Message, frozen=True):
+class Fetched(msgspec.Struct, array_like=True, frozen=True):
     """The answer to Fetch. Records from `gone` to before `first` are lost."""
 
     gone: _Offset
@@ -70,11 +63,13 @@ class Fetched(Message, frozen=True):
     end: bool
     """The part has no more records for now."""
     records: bytes
-    error: str = ""
-    """Why the part can't be read now."""
+
+    def __post_init__(self) -> None:
+        if not self.gone <= self.first <= max(self.next, self.first):
+            raise ValueError("offsets in the wrong order")
 
 
-class Locate(Message, frozen=True):
+class Locate(msgspec.Struct, array_like=True, frozen=True):
     """Ask for the offset of a start position in a part."""
 
     guid: _Guid
@@ -83,14 +78,13 @@ class Locate(Message, frozen=True):
     value: int
 
 
-class Located(Message, frozen=True):
+class Located(msgspec.Struct, array_like=True, frozen=True):
     """The answer to Locate."""
 
     offset: _Offset
-    error: str = ""
 
 
-class Place(Message, frozen=True):
+class Place(msgspec.Struct, array_like=True, frozen=True):
     """Ask for the positions of publishes of a client's session that these nodes have stored.
 
     A run is the number of its first publish, and how many follow.
@@ -100,8 +94,12 @@ class Place(Message, frozen=True):
     guids: Annotated[tuple[_Guid, ...], msgspec.Meta(max_length=MOST_GUIDS)]
     runs: Annotated[tuple[tuple[_Natural, _Natural], ...], msgspec.Meta(max_length=MOST_NUMBERS)]
 
+    def __post_init__(self) -> None:
+        if sum(count for _, count in self.runs) > MOST_NUMBERS:
+            raise ValueError(f"more than {MOST_NUMBERS} numbers")
 
-class Run(Message, frozen=True):
+
+class Run(msgspec.Struct, array_like=True, frozen=True):
     """Stored messages with consecutive numbers, offsets and sequences."""
 
     guid: _Guid
@@ -112,28 +110,14 @@ class Run(Message, frozen=True):
     sequence: _Natural
 
 
-class Placed(Message, frozen=True):
+class Placed(msgspec.Struct, array_like=True, frozen=True):
     """The answer to Place: the stored publishes, and the nodes that the answer covers."""
 
     guids: tuple[_Guid, ...]
     runs: Annotated[tuple[Run, ...], msgspec.Meta(max_length=MOST_NUMBERS)] = ()
 
 
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoders: Final[dict[type, msgspec.msgpack.Decoder[Any]]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Parts, Fetch, Fetched, Locate, Located, Place, Placed)
-}
-
-
-def read(kind: type[T], packed: bytes) -> T:
-    """Decode and check a message. Raises Stranger."""
-    try:
-        message: T = _decoders[kind].decode(packed)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Stranger(f"{kind.__name__.lower()}: {error}") from error
-    if isinstance(message, Place) and sum(count for _, count in message.runs) > MOST_NUMBERS:
-        raise Stranger(f"place: more than {MOST_NUMBERS} numbers")
-    for part in message.parts if isinstance(message, Parts) else ():
-        if not is_name(part.name):
-            raise Stranger(f"{part.name!r} is not a valid stream name")
-    return message
+ANNOUNCE: Final = Call[Parts, None](PARTS, "list of streams", Parts)
+READ: Final = Call[Fetch, Fetched](FETCH, "read of a stream", Fetch, Fetched, ordered=True)
+FIND: Final = Call[Locate, Located](LOCATE, "position in a stream", Locate, Located)
+LOOK_UP: Final = Call[Place, Placed](PLACE, "lookup of publishes", Place, Placed)

@@ -1,24 +1,27 @@
 """Serves this node's streams and replicas to other nodes: announces them, and answers reads of their records.
 
-`links` calls it for frames. An answer is sent after all live messages stored before it, and before those
-stored later. So a reader that has reached the end gets every following message live.
+An answer is sent after all live messages stored before it, and before those stored later. So a reader that has reached
+the end gets every following message live.
 """
 
+import asyncio
 import logging
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from busway._core import Block, Selection, encode_records
 from busway.broker.streams.stream import Stream
-from busway.cluster.node import Node, Stranger
-from busway.cluster.protocol import FETCH, FETCHED, LOCATE, LOCATED, PARTS, SELF, NodeProtocolHandler
-from busway.cluster.streams.messages import Fetch, Fetched, Locate, Located, Message, Part, Parts, read
+from busway.cluster.links.calls import Calls
+from busway.cluster.node import Node
+from busway.cluster.protocol import SELF, NodeProtocolHandler
+from busway.cluster.streams.messages import ANNOUNCE, FIND, READ, Fetch, Fetched, Locate, Located, Part, Parts
 from busway.common import environment
-from busway.errors import BusError, Code, Rejected
-from busway.settings import KiB, MiB
+from busway.errors import Code, Rejected
+from busway.settings import MiB
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
@@ -27,47 +30,41 @@ log = logging.getLogger("busway.cluster")
 
 _AHEAD: Final = 4 * MiB
 """Bytes that may wait in the outbox of a link before it gets more answers."""
-_MOST: Final = 65_536
-"""Requests of one node that may wait."""
-_TURN: Final = 8
-"""Requests that are answered before the next link has its turn."""
-_LONGER: Final = 500 * KiB
-"""Approximate bytes by which frames of a link may exceed those of clients."""
+_HEAD: Final = 100
+"""Bytes of an answer besides its records at most."""
 _MOMENT: Final = 2**63 - 1
 _SOON: Final = 0.05
 """Seconds until the next check whether records are written."""
 _SELECTIONS: Final = 1024
 
 
+@dataclass(slots=True, eq=False)
+class _Reads:
+    """The reads over one link: one begins after the other."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class StreamProvider(NodeProtocolHandler):
     """The streams and replicas of one node, for other nodes."""
 
-    kinds = frozenset({FETCH, LOCATE})
-
-    def __init__(
-        self,
-        hub: "Hub",
-        copies: Callable[[], Mapping[tuple[str, str], Stream]],
-        here: Callable[[int, int, Message], None],
-    ) -> None:
+    def __init__(self, hub: "Hub", calls: Calls, copies: Callable[[], Mapping[tuple[str, str], Stream]]) -> None:
         self._hub = hub
+        self._calls = calls
         self._copies = copies
         """The replicas of other nodes' streams."""
-        self._here = here
-        """Receives the answers for clients of this node."""
-        self._links: dict[int, deque[tuple[int, Fetch | Locate]]] = {SELF: deque()}
-        self._most: dict[int, int] = {}
-        """The longest frame that the node of a link accepts."""
-        self._scheduled: set[int] = set()
+        self._reads: defaultdict[int, _Reads] = defaultdict(_Reads)
         self._selections: dict[tuple[str, bytes], Selection] = {}
+        calls.serve(READ, self._read)
+        calls.serve(FIND, self._find)
 
     # Announcements.
 
-    def opened(self, conn: int, node: Node) -> None:
-        self._links[conn], self._most[conn] = deque(), node.frame + _LONGER
+    def opened(self, conn: int, node: Node) -> None:  # noqa: ARG002 - every node gets the list
         own = [self._part(self._hub.guid, stream) for stream in self._hub.streams.by_name.values()]
         copies = [self._part(guid, stream) for (guid, _), stream in self._copies().items()]
-        self._hub.engine.node(conn, PARTS, 0, Parts((*own, *copies), whole=True).pack())
+        self._calls.tell(conn, ANNOUNCE, Parts((*own, *copies), whole=True))
 
     def start(self) -> None:
         """Announce replicas that existed before the start."""
@@ -75,8 +72,8 @@ class StreamProvider(NodeProtocolHandler):
             self.copied(guid, stream)
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002 - it is the same whenever
-        self._links.pop(conn, None)
-        self._most.pop(conn, None)
+        if (reads := self._reads.pop(conn, None)) is not None:
+            reads.room.set()
 
     def changed(self, stream: Stream, *, there: bool = True) -> None:
         """A stream was created, changed or removed."""
@@ -84,78 +81,30 @@ class StreamProvider(NodeProtocolHandler):
 
     def copied(self, guid: str, stream: Stream, *, there: bool = True) -> None:
         """The replica of another node's stream was created, changed or removed."""
-        part = self._part(guid, stream, there=there)
-        self._announce(part)
-        self._here(PARTS, 0, Parts((part,)))
+        self._announce(self._part(guid, stream, there=there))
 
     def _announce(self, part: Part) -> None:
-        message = Parts((part,)).pack()
-        for conn in self._links:
-            if conn != SELF:
-                self._hub.engine.node(conn, PARTS, 0, message)
+        for conn in (SELF, *self._calls.nodes):
+            self._calls.tell(conn, ANNOUNCE, Parts((part,)))
 
     def _part(self, guid: str, stream: Stream, *, there: bool = True) -> Part:
         return Part(guid, stream.name, stream.config.topics, stream.config.former, there)
 
     # Requests.
 
-    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
-        waiting = self._links[conn]
-        if len(waiting) >= _MOST:
-            raise Stranger(f"more than {_MOST} requests wait")
-        waiting.append((number, read(Fetch, body) if kind == FETCH else read(Locate, body)))
-        self._schedule(conn)
-
-    def ask_here(self, number: int, request: Fetch | Locate) -> None:
-        """Serve a client of this node from a replica."""
-        self._links[SELF].append((number, request))
-        self._schedule(SELF)
-
     def room(self, conn: int) -> None:
-        if self._links.get(conn):
-            self._schedule(conn)
+        if (reads := self._reads.get(conn)) is not None:
+            reads.room.set()
 
-    def _schedule(self, conn: int) -> None:
-        if conn not in self._scheduled:
-            self._scheduled.add(conn)
-            self._hub.loop.call_soon(self._work, conn)
-
-    def _work(self, conn: int) -> None:
-        self._scheduled.discard(conn)
-        waiting = self._links.get(conn)
-        if waiting is None:
-            return
-        for _ in range(min(_TURN, len(waiting))):
-            if conn != SELF and self._hub.engine.pending(conn) >= _AHEAD:
-                self._hub.engine.want_room(conn)
-                break
-            number, request = waiting.popleft()
-            self._answer(conn, number, request)
-        else:
-            if waiting:
-                self._schedule(conn)
-        self._hub.flush()
-
-    def _answer(self, conn: int, number: int, request: Fetch | Locate) -> None:
-        message: Message | None
-        try:
-            stream = self._stream(request.guid, request.name)
-            if isinstance(request, Fetch):
-                message = self._fetch(conn, number, request, stream)
-            else:
-                message = self._locate(conn, number, request, stream)
-        except BusError as error:
-            reason = error.reason
-            message = Fetched(0, 0, 0, False, b"", reason) if isinstance(request, Fetch) else Located(0, reason)
-        if message is not None:
-            self._send(conn, number, message)
-
-    def _send(self, conn: int, number: int, message: Message) -> None:
-        kind = FETCHED if isinstance(message, Fetched) else LOCATED
-        if conn == SELF:
-            self._here(kind, number, message)
-        elif conn in self._links:
-            self._hub.engine.node(conn, kind, number, message.pack(), ordered=kind == FETCHED)
+    async def _turn(self, conn: int) -> None:
+        """Wait until earlier reads of the link have begun, and its outbox has room."""
+        reads, engine = self._reads[conn], self._hub.engine
+        async with reads.turn:
+            await asyncio.sleep(0)  # reads of other links come in between
+            while self._reads.get(conn) is reads and conn in self._calls.nodes and engine.pending(conn) >= _AHEAD:
+                reads.room.clear()
+                engine.want_room(conn)
+                await reads.room.wait()
 
     def _stream(self, guid: str, name: str) -> Stream:
         if guid == self._hub.guid and (stream := self._hub.streams.by_name.get(name)) is not None:
@@ -164,17 +113,14 @@ class StreamProvider(NodeProtocolHandler):
             return copy
         raise Rejected(f"there is no stream {name!r} of node {guid}", code=Code.NO_STREAM)
 
-    def _fetch(self, conn: int, number: int, request: Fetch, stream: Stream) -> Fetched | None:
-        hub = self._hub
+    async def _read(self, conn: int, request: Fetch) -> Fetched:
+        await self._turn(conn)
+        hub, stream = self._hub, self._stream(request.guid, request.name)
         selection = self._selection(request.pattern, request.rules)
         begin = min(request.offset, stream.safe)
         if begin >= stream.first:
             begin = min(max(stream.skip(begin, selection), begin), stream.safe)
-        again = _Retry(self, conn, number, request)
-        found = stream.read(begin, request.most, again)
-        if found is None:
-            return None
-        first, following, records = found
+        first, following, records = await stream.fetch(begin, request.most)  # the last wait before the answer
         following = max(following, first)
         if request.guid == hub.guid and hub.engine.delivered(stream.number) < following:
             # More records may have become safe during the read: send them live now, so that none is lost.
@@ -186,11 +132,11 @@ class StreamProvider(NodeProtocolHandler):
             # Records restored from the mirror are not all written yet. They will not be sent live.
             end = False
             if not chosen:
-                hub.loop.call_later(_SOON, self.again, conn, number, request)
-                return None
-        if len(chosen) > self._most.get(conn, len(chosen)):
+                await asyncio.sleep(_SOON)
+                return await self._read(conn, request)
+        if len(chosen) > self._calls.limit(conn) - _HEAD:
             if request.most > 1:  # the last record alone may be too long
-                return self._fetch(conn, number, msgspec.structs.replace(request, most=1), stream)
+                return await self._read(conn, msgspec.structs.replace(request, most=1))
             text = "stream %r: skipped a message of %d bytes, which is too long for another node"
             log.warning(text, stream.name, len(chosen))
             return Fetched(begin, following, max(following, request.offset), end, b"")
@@ -201,7 +147,8 @@ class StreamProvider(NodeProtocolHandler):
         lost = request.guid == self._hub.guid and not stream.awaited
         return min(request.offset, stream.log.next) if lost else request.offset
 
-    def _locate(self, conn: int, number: int, request: Locate, stream: Stream) -> Located | None:
+    async def _find(self, _: int, request: Locate) -> Located:
+        stream = self._stream(request.guid, request.name)
         if request.kind == "new":
             return Located(stream.safe)
         if request.kind == "offset":
@@ -211,19 +158,7 @@ class StreamProvider(NodeProtocolHandler):
             return Located(min(place, stream.safe) if whole else place)
         if request.kind != "time":
             raise Rejected(f"unknown start position {request.kind!r}", code=Code.INVALID_SETTING)
-        moment = min(max(request.value, 0), _MOMENT)
-        offset = stream.begin_at(moment, lambda found: self._send_located(conn, number, found))
-        return None if offset is None else Located(offset)
-
-    def _send_located(self, conn: int, number: int, offset: int) -> None:
-        self._send(conn, number, Located(offset))
-        self._hub.flush()
-
-    def again(self, conn: int, number: int, request: Fetch) -> None:
-        """Answer a request whose records were loaded meanwhile."""
-        if (waiting := self._links.get(conn)) is not None:
-            waiting.appendleft((number, request))
-            self._schedule(conn)
+        return Located(await stream.find_time(min(max(request.value, 0), _MOMENT)))
 
     def _selection(self, pattern: str, rules: bytes) -> Selection:
         if (selection := self._selections.get((pattern, rules))) is None:
@@ -231,21 +166,6 @@ class StreamProvider(NodeProtocolHandler):
                 self._selections.clear()
             selection = self._selections[pattern, rules] = Selection(pattern, rules)
         return selection
-
-
-class _Retry:
-    """Callback that repeats a request when its records are loaded."""
-
-    __slots__ = ("_conn", "_number", "_provider", "_request")
-
-    def __init__(self, provider: StreamProvider, conn: int, number: int, request: Fetch) -> None:
-        self._provider = provider
-        self._conn = conn
-        self._number = number
-        self._request = request
-
-    def __call__(self) -> None:
-        self._provider.again(self._conn, self._number, self._request)
 
 
 def _chosen(records: bytes, begin: int, selection: Selection) -> bytes:

@@ -8,23 +8,23 @@ not have is not stored. One that only its mirror lacks may still be stored at th
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from busway.broker.peers import Placements
 from busway.broker.streams.stream import Stream
-from busway.cluster.node import Node
-from busway.cluster.protocol import PLACE, PLACED, NodeProtocolHandler
-from busway.cluster.streams.messages import Place, Placed, Run, read
-from busway.errors import BusError
+from busway.cluster.links.calls import Calls
+from busway.cluster.protocol import SELF
+from busway.cluster.streams.messages import LOOK_UP, Place, Placed, Run
+from busway.errors import BusError, StoreFailed
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
 PATIENCE: Final = 2.0
 """Seconds after which an answer is too late."""
-_HERE: Final = -1
 _LOOK: Final = 0.02
 """Seconds between two checks whether stored records are safe."""
 
@@ -43,81 +43,55 @@ class _Lookup:
     """Nodes that have answered for their own streams."""
     runs: list[Run] = field(default_factory=list)
 
-    def heard(self, conn: int, answer: Placed) -> None:
-        self.guids.update(answer.guids)
-        self.runs += answer.runs
-        owner = self.left.get(conn, "")
-        if owner in answer.guids:
-            self.sure.add(owner)
-        self.owners.discard(owner)
-        self.gone(conn)
-
-    def gone(self, conn: int) -> None:
-        """No more answers come over this link. Without an owner's answer the lookup waits for all links."""
-        self.left.pop(conn, None)
+    def heard(self, conn: int, answer: Placed | BusError) -> None:
+        """A link has answered, or can't. Without an owner's answer the lookup waits for all links."""
+        owner = self.left.pop(conn, "")
+        if isinstance(answer, Placed):
+            self.guids.update(answer.guids)
+            self.runs += answer.runs
+            if owner in answer.guids:
+                self.sure.add(owner)
+            self.owners.discard(owner)
         if not (self.owners and self.left) and not self.done.done():
             self.done.set_result(None)
 
 
-class PublishLookup(NodeProtocolHandler):
+class PublishLookup:
     """The lookups of one node, and its answers to other nodes."""
 
-    kinds = frozenset({PLACE, PLACED})
-
-    def __init__(self, hub: "Hub", copies: Callable[[], Mapping[tuple[str, str], Stream]]) -> None:
+    def __init__(self, hub: "Hub", calls: Calls, copies: Callable[[], Mapping[tuple[str, str], Stream]]) -> None:
         self._hub = hub
+        self._calls = calls
         self._copies = copies
-        self._links: dict[int, str] = {}
-        self._lookups: dict[int, _Lookup] = {}
-        self._last = 0
-
-    def opened(self, conn: int, node: Node) -> None:
-        self._links[conn] = node.guid
-
-    def closed(self, conn: int, now: float) -> None:  # noqa: ARG002 - at whatever time
-        self._links.pop(conn, None)
-        for lookup in self._lookups.values():
-            lookup.gone(conn)
-
-    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
-        if kind == PLACE:
-            self._answer(conn, number, read(Place, body), self._hub.loop.time() + PATIENCE)
-            return
-        answer = read(Placed, body)
-        if (lookup := self._lookups.get(number)) is not None and conn in lookup.left:
-            lookup.heard(conn, answer)
+        calls.serve(LOOK_UP, self._answer)
 
     async def find(self, question: Place, within: float) -> Placements:
         """Look up publishes here and at the other nodes. Waits `within` seconds at most."""
-        hub = self._hub
-        lookup = _Lookup(set(question.guids), self._links.copy(), hub.loop.create_future())
+        nodes = self._calls.nodes
+        left = {conn: node.guid for conn, node in nodes.items()}
+        lookup = _Lookup(set(question.guids), left, self._hub.loop.create_future())
         if (here := self._look(question)) is not None:
-            lookup.heard(_HERE, here)
-        self._last += 1
-        number, packed = self._last, question.pack()
-        self._lookups[number] = lookup
-        for conn in self._links:
-            hub.engine.node(conn, PLACE, number, packed)
-        hub.flush()
+            lookup.heard(SELF, here)
+        open_calls = [self._calls.send(conn, LOOK_UP, question, partial(lookup.heard, conn)) for conn in nodes]
+        self._hub.flush()
         try:
-            if self._links:
+            if open_calls:
                 await asyncio.wait([lookup.done], timeout=within)
         finally:
-            del self._lookups[number]
+            for call in open_calls:
+                call.cancel()
         asked = question.guids
         runs = [msgspec.structs.astuple(run) for run in lookup.runs]
         return Placements(lookup.guids.intersection(asked), lookup.sure.intersection(asked), runs)
 
-    def _answer(self, conn: int, number: int, question: Place, until: float) -> None:
+    async def _answer(self, _: int, question: Place) -> Placed:
         """Answer as soon as all stored records are safe, unless the time is over."""
-        if conn not in self._links:
-            return
-        answer = self._look(question)
-        if answer is not None:
-            self._hub.engine.node(conn, PLACED, number, answer.pack())
-            self._hub.flush()
-        elif self._hub.loop.time() < until:
-            self._hub.loop.call_later(_LOOK, self._answer, conn, number, question, until)
+        until = self._hub.loop.time() + PATIENCE
+        while (answer := self._look(question)) is None:
+            if self._hub.loop.time() >= until:
+                raise StoreFailed("the stored messages are not safe yet")
+            await asyncio.sleep(_LOOK)
+        return answer
 
     def _look(self, question: Place) -> Placed | None:
         """The answer of this node; None: not all stored records are safe yet."""

@@ -4,10 +4,12 @@
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from busway.broker.peers import Portion
-from busway.cluster.streams.remote import RemoteStream, RemoteStreams
+from busway.cluster.links.calls import Call
+from busway.cluster.streams.messages import FIND, READ, Fetch, Fetched, Locate, Located
+from busway.cluster.streams.remote import Question, RemoteStreams
 from busway.errors import Code, Rejected, StoreFailed
 
 if TYPE_CHECKING:
@@ -26,38 +28,26 @@ class RemoteReader:
 
     async def read(self, guid: str, name: str, offset: int, most: int, pattern: str, rules: bytes) -> Portion:
         """The records of a part from `offset` on. Raises StoreFailed if no linked node has the part."""
-        part = self._part(guid, name)
-        reader = part.reader(pattern, rules)
-        changed = asyncio.Event()
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                while (portion := reader.read(offset, most, changed.set)) is None:
-                    self._hub.flush()
-                    await changed.wait()
-                    changed.clear()
-                return portion
-        except TimeoutError:
-            raise _no_answer(part) from None
-        finally:
-            reader.stop()
+        found: Fetched = await self._ask(guid, name, READ, Fetch(guid, name, offset, most, pattern, rules))
+        return found.gone, found.first, found.next, found.records, found.end
 
     async def locate(self, guid: str, name: str, time: int) -> int:
         """The offset of the first message that was stored at this time (ns) or later."""
-        part = self._part(guid, name)
-        result: asyncio.Future[int] = self._hub.loop.create_future()
-        part.locate("time", time, lambda offset: None if result.done() else result.set_result(offset))
+        found: Located = await self._ask(guid, name, FIND, Locate(guid, name, "time", time))
+        return found.offset
+
+    async def _ask(self, guid: str, name: str, call: Call[Any, Any], content: Fetch | Locate) -> Any:
+        if (part := self._parts.find(guid, name)) is None:
+            raise Rejected(f"this node knows no stream {name!r} of node {guid}", code=Code.NO_STREAM)
+        result = self._hub.loop.create_future()
+        question = Question(part, call, content, lambda found: None if result.done() else result.set_result(found))
+        part.ask(question)
         self._hub.flush()
         try:
             async with asyncio.timeout(_PATIENCE):
                 return await result
         except TimeoutError:
-            raise _no_answer(part) from None
-
-    def _part(self, guid: str, name: str) -> RemoteStream:
-        if (part := self._parts.find(guid, name)) is None:
-            raise Rejected(f"this node knows no stream {name!r} of node {guid}", code=Code.NO_STREAM)
-        return part
-
-
-def _no_answer(part: RemoteStream) -> StoreFailed:
-    return StoreFailed(f"can't read stream {part.name!r} of node {part.guid[:8]} now: no node that has it answers")
+            text = f"can't read stream {name!r} of node {guid[:8]} now: no node that has it answers"
+            raise StoreFailed(text) from None
+        finally:
+            question.stop()

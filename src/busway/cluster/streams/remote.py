@@ -1,19 +1,21 @@
 """The streams of other nodes, for subscribers of this node: which nodes have each, and the requests for its records.
 
-`links` calls it for frames. Each node announces its streams. A subscription reads a remote stream in
-portions, over the link to a node that has it. Requests without an answer are repeated when a link ends.
+Each node announces its streams. A subscription reads a remote stream in portions, over the link to a node that has it.
+Requests without an answer are repeated when a link ends.
 """
 
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from busway.broker.peers import Portion
 from busway.broker.streams.stream import takes
-from busway.cluster.node import Node, Stranger
-from busway.cluster.protocol import FETCH, FETCHED, LOCATE, LOCATED, PARTS, SELF, NodeProtocolHandler
-from busway.cluster.streams.messages import Fetch, Fetched, Locate, Located, Message, Part, Parts, read
+from busway.cluster.links.calls import Call, Calls, Pending
+from busway.cluster.node import Stranger
+from busway.cluster.protocol import NodeProtocolHandler
+from busway.cluster.streams.messages import ANNOUNCE, FIND, READ, Fetch, Fetched, Locate, Part, Parts
 from busway.errors import BusError
 from busway.streams import StreamConfig
 
@@ -29,6 +31,8 @@ class RemoteCursor:
     """The read position of one subscription in one remote stream."""
 
     __slots__ = ("_on_ready", "_part", "_pattern", "_portion", "_requested", "_rules")
+
+    call: Call[Any, Any] = READ
 
     def __init__(self, part: "RemoteStream", pattern: str, rules: bytes) -> None:
         self._part = part
@@ -50,21 +54,23 @@ class RemoteCursor:
             self._part.ask(self)
         return None
 
-    def request(self) -> Fetch | None:
-        """The open request; None: there is none."""
-        if self._requested is None:
-            return None
-        return Fetch(self._part.guid, self._part.name, *self._requested, self._pattern, self._rules)
+    def request(self) -> Fetch:
+        """The open request."""
+        return Fetch(self._part.guid, self._part.name, *(self._requested or (0, 1)), self._pattern, self._rules)
 
-    def answer(self, request: Fetch, message: Fetched) -> None:
-        """Accept the answer to a request."""
-        if self._requested is None or self._requested[0] != request.offset:
-            return  # the subscription has moved to another offset
+    def answered(self, conn: int, request: Fetch, message: Fetched) -> None:
+        """Accept an answer. Raises Stranger."""
+        home = self._part.home
+        if message.next < request.offset and home != conn:  # only the owner may have lost its end
+            raise Stranger("answer with offsets in the wrong order")
+        if home not in {None, conn}:  # the owner is linked now, and may have more than its replica
+            self.repeat()
+            return
         self._requested = None
         self._portion = request.offset, (message.gone, message.first, message.next, message.records, message.end)
         self._wake()
 
-    def fail(self) -> None:
+    def repeat(self) -> None:
         """The records can't be read now: repeat the request."""
         self._requested = None
         self._wake()
@@ -72,11 +78,37 @@ class RemoteCursor:
     def stop(self) -> None:
         """The subscription has ended."""
         self._requested = self._on_ready = None
-        self._part.readers.pop(self, None)
+        self._part.forget(self)
 
     def _wake(self) -> None:
         if self._on_ready is not None:
             self._on_ready()
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """One call to a node that has a remote stream, repeated until it has an answer."""
+
+    part: "RemoteStream"
+    call: Call[Any, Any]
+    content: Fetch | Locate
+    done: Callable[[Any], object]
+    stopped: bool = False
+
+    def request(self) -> Fetch | Locate:
+        return self.content
+
+    def answered(self, conn: int, request: Any, message: Any) -> None:  # noqa: ARG002 - any answer is good
+        self.done(message)
+
+    def repeat(self) -> None:
+        if not self.stopped:
+            self.part.ask(self)
+
+    def stop(self) -> None:
+        """The answer is not needed any more."""
+        self.stopped = True
+        self.part.forget(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -90,10 +122,10 @@ class RemoteStream:
     config: StreamConfig
     holders: dict[int, None] = field(default_factory=dict)
     """Links to nodes that have the part, that of its owner first."""
-    readers: dict[RemoteCursor, None] = field(default_factory=dict)
-    """Cursors whose request waits for a link."""
-    places: list[tuple[str, int, Callable[[int], object]]] = field(default_factory=list)
-    """Start positions whose lookup waits for a link."""
+    waiting: dict[RemoteCursor | Question, None] = field(default_factory=dict)
+    """Those whose request waits for a link."""
+    asked: dict[RemoteCursor | Question, tuple[int, Pending[Any]]] = field(default_factory=dict)
+    """Those whose request is open, with its link."""
 
     @property
     def home(self) -> int | None:
@@ -113,41 +145,36 @@ class RemoteStream:
 
     def locate(self, kind: str, value: int, found: Callable[[int], object]) -> None:
         """Look up the offset of a start position and pass it to `found`."""
-        self.places.append((kind, value, found))
-        self.parts.ask(self)
+        message = Locate(self.guid, self.name, kind, value)
+        self.ask(Question(self, FIND, message, lambda located: found(located.offset)))
 
     def reader(self, pattern: str, rules: bytes) -> RemoteCursor:
         return RemoteCursor(self, pattern, rules)
 
-    def ask(self, reader: RemoteCursor) -> None:
-        self.readers[reader] = None
+    def ask(self, asker: RemoteCursor | Question) -> None:
+        """Send the request of a cursor or lookup, in place of its earlier one."""
+        self.forget(asker)
+        self.waiting[asker] = None
         self.parts.ask(self)
+
+    def forget(self, asker: RemoteCursor | Question) -> None:
+        self.waiting.pop(asker, None)
+        if (asked := self.asked.pop(asker, None)) is not None:
+            asked[1].cancel()
 
 
 class RemoteStreams(NodeProtocolHandler):
     """The streams of other nodes that this node knows."""
 
-    kinds = frozenset({PARTS, FETCHED, LOCATED})
-
-    def __init__(
-        self,
-        hub: "Hub",
-        deliverer: Callable[[str], int | None],
-        ask_here: Callable[[int, Fetch | Locate], None],
-    ) -> None:
-        """`deliverer` is the link to the node that delivers for a node; `ask_here` asks this node's replicas."""
+    def __init__(self, hub: "Hub", calls: Calls, deliverer: Callable[[str], int | None]) -> None:
+        """`deliverer` is the link to the node that delivers for a node."""
         self._hub = hub
+        self._calls = calls
         self.deliverer = deliverer
-        self._ask_here = ask_here
         self._parts: dict[tuple[str, str], RemoteStream] = {}
-        self._links: dict[int, str] = {}
-        self._fetching: dict[int, tuple[int, RemoteStream, RemoteCursor, Fetch]] = {}
-        self._locating: dict[int, tuple[int, RemoteStream, str, int, Callable[[int], object]]] = {}
-        self._last = 0
-        self._asked: dict[int, int] = {}
-        """The number of the last request, by link."""
         self._watchers: list[Callable[[RemoteStream], object]] = []
         self._next_poll: float | None = None
+        calls.on(ANNOUNCE, self._announced)
 
     def watch(self, watcher: "Callable[[RemoteStream], object]") -> None:
         """Register a callback for parts that were found, or that another node has or delivers now."""
@@ -171,39 +198,16 @@ class RemoteStreams(NodeProtocolHandler):
         return iter(self._parts.values())
 
     def guid_of(self, conn: int) -> str | None:
-        return self._links.get(conn)
-
-    # Links.
-
-    def opened(self, conn: int, node: Node) -> None:
-        self._links[conn] = node.guid
+        node = self._calls.nodes.get(conn)
+        return None if node is None else node.guid
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002 - it is the same whenever
-        self._links.pop(conn, None)
         for part in self._parts.values():
             self._lost(part, conn)
-        self._asked.pop(conn, None)
-
-    def heard(self, conn: int, kind: int, number: int, body: bytes) -> None:
-        if kind == PARTS:
-            self._announced(conn, read(Parts, body))
-        elif kind == FETCHED:
-            self._fetched(conn, number, read(Fetched, body))
-        else:
-            self._located(conn, number, read(Located, body))
-
-    def heard_here(self, kind: int, number: int, message: Message) -> None:  # noqa: ARG002 - the type tells
-        """Handle a message of this node's own provider."""
-        if isinstance(message, Parts):
-            self._announced(SELF, message)
-        elif isinstance(message, Fetched):
-            self._fetched(SELF, number, message)
-        elif isinstance(message, Located):
-            self._located(SELF, number, message)
 
     # Announcements.
 
-    def _announced(self, conn: int, message: Parts) -> None:
+    def _announced(self, conn: int, _: int, message: Parts) -> None:
         if message.whole:
             for part in self._parts.values():
                 part.holders.pop(conn, None)
@@ -227,7 +231,7 @@ class RemoteStreams(NodeProtocolHandler):
         elif not announced.there:
             self._lost(part, conn)
             return
-        if self._links.get(conn) == announced.guid:
+        if self.guid_of(conn) == announced.guid:
             part.config = StreamConfig(name=announced.name, topics=announced.topics, former=announced.former)
             part.holders = {conn: None} | part.holders
             # The owner may have stored more before this link was open; a replica sends no live messages.
@@ -245,11 +249,9 @@ class RemoteStreams(NodeProtocolHandler):
         if conn not in part.holders:
             return
         del part.holders[conn]
-        for number in [number for number, fetch in self._fetching.items() if fetch[:2] == (conn, part)]:
-            part.readers[self._fetching.pop(number)[2]] = None
-        for number in [number for number, lookup in self._locating.items() if lookup[:2] == (conn, part)]:
-            _, _, kind, value, found = self._locating.pop(number)
-            part.places.append((kind, value, found))
+        for asker in [asker for asker, (link, _) in part.asked.items() if link == conn]:
+            part.forget(asker)
+            part.waiting[asker] = None
         # Messages that came live are read from a replica from now on.
         self._hub.engine.remote_behind(part.number)
         for watcher in self._watchers:
@@ -282,57 +284,18 @@ class RemoteStreams(NodeProtocolHandler):
         conn = next(iter(part.holders), None)
         if conn is None:
             return
-        readers, part.readers = part.readers, {}
-        for reader in readers:
-            if (request := reader.request()) is not None:
-                self._last += 1
-                self._fetching[self._last] = conn, part, reader, request
-                self._send(conn, FETCH, self._last, request)
-        places, part.places = part.places, []
-        for kind, value, found in places:
-            self._last += 1
-            self._locating[self._last] = conn, part, kind, value, found
-            self._send(conn, LOCATE, self._last, Locate(part.guid, part.name, kind, value))
+        waiting, part.waiting = part.waiting, {}
+        for asker in waiting:
+            request: Any = asker.request()
+            answered = partial(self._answered, part, conn, asker, request)
+            part.asked[asker] = conn, self._calls.send(conn, asker.call, request, answered)
 
-    def _send(self, conn: int, kind: int, number: int, request: Fetch | Locate) -> None:
-        self._asked[conn] = number
-        if conn == SELF:
-            self._ask_here(number, request)
+    def _answered(
+        self, part: RemoteStream, conn: int, asker: RemoteCursor | Question, request: Any, result: Any
+    ) -> None:
+        part.asked.pop(asker, None)
+        if isinstance(result, BusError):
+            log.warning("can't read stream %r of node %s: %s; will retry", part.name, part.guid[:8], result.reason)
+            self._hub.loop.call_later(_RETRY, asker.repeat)
         else:
-            self._hub.engine.node(conn, kind, number, request.pack())
-
-    def _fetched(self, conn: int, number: int, message: Fetched) -> None:
-        if (fetch := self._fetching.get(number)) is None or fetch[0] != conn:
-            self._check_late(conn, number)
-            return
-        del self._fetching[number]
-        _, part, reader, request = fetch
-        if message.error:
-            log.warning("can't read stream %r of node %s: %s; will retry", part.name, part.guid[:8], message.error)
-            self._hub.loop.call_later(_RETRY, reader.fail)
-            return
-        backwards = message.next < request.offset and part.home != conn  # only the owner may have lost its end
-        if backwards or not message.gone <= message.first <= max(message.next, message.first):
-            raise Stranger("answer with offsets in the wrong order")
-        if part.home not in {None, conn}:  # the owner is linked now, and may have more than its replica
-            reader.fail()
-            return
-        reader.answer(request, message)
-
-    def _located(self, conn: int, number: int, message: Located) -> None:
-        if (lookup := self._locating.get(number)) is None or lookup[0] != conn:
-            self._check_late(conn, number)
-            return
-        del self._locating[number]
-        _, part, kind, value, found = lookup
-        if message.error:
-            log.warning("can't read stream %r of node %s: %s; will retry", part.name, part.guid[:8], message.error)
-            self._hub.loop.call_later(_RETRY, part.locate, kind, value, found)
-            return
-        found(message.offset)
-
-    def _check_late(self, conn: int, number: int) -> None:
-        """Check an answer without a request. It is late if the node has lost the stream, and else an error."""
-        waits = number in self._fetching or number in self._locating  # for another link or another kind of request
-        if waits or not 0 < number <= self._asked.get(conn, 0):
-            raise Stranger("answer without a request")
+            asker.answered(conn, request, result)

@@ -6,13 +6,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import busway
+from busway.broker.storage.record_format import frame
 from busway.broker.streams.stores.names import store_of
 from busway.cluster.definitions.apply import spec_of
-from busway.cluster.definitions.definitions import Definition, portions, read
-from busway.cluster.definitions.file import FILE, Noted, encode
+from busway.cluster.definitions.definitions import DEFINE
+from busway.cluster.definitions.file import FILE, MAGIC
 from busway.errors import Code
 from tests.support.cluster import Cluster
 from tests.support.net import eventually, until
@@ -152,17 +154,15 @@ async def test_nodes_are_told_names_only(tmp_path: Path) -> None:
 
 
 def test_a_url_that_another_node_tells_is_dropped() -> None:
-    one = Definition(
-        "orders", 5, "0" * 32, {"store": "db", "url": "postgresql://u:sesame@h/n", "topics": ["orders/**"]}
-    )
-    (taken,) = read(b"".join(portions([one])))
+    spec = {"store": "db", "url": "postgresql://u:sesame@h/n", "topics": ["orders/**"]}
+    (taken,) = DEFINE.read(msgspec.msgpack.encode([("orders", 5, "0" * 32, spec)]))
     assert taken.spec == {"store": "db", "topics": ["orders/**"]}
 
 
 async def test_a_url_in_the_definitions_of_an_earlier_version_is_written_over(tmp_path: Path) -> None:
     spec = {"store": "db", "url": "postgresql://u:sesame@h/n", "topics": ["orders/**"]}
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / FILE).write_bytes(encode(Noted(Definition("orders", 5, "0" * 32, spec))))
+    (tmp_path / "a" / FILE).write_bytes(frame(msgspec.msgpack.encode((("orders", 5, "0" * 32, spec), "")), MAGIC))
     async with busway.serve("tcp://127.0.0.1:0", data=tmp_path / "a", cluster="test"):
         pass
     assert b"sesame" not in (tmp_path / "a" / FILE).read_bytes()
