@@ -34,7 +34,7 @@ class Broker:
         assert hub is not None
         stream = hub.streams.get("default")
         stream.log.rest(yes)
-        hub.handle(hub.engine.commit(stream.number))
+        hub.runtime.handle(hub.engine.commit(stream.number))
         hub.flush()
 
     async def stored(self, bus: busway.Bus) -> list[bytes]:

@@ -54,8 +54,7 @@ class Hub:
         self.loop, self.engine, self.settings = runtime.loop, runtime.engine, settings
         self.name, self.guid, self.folder = name, guid, folder
         self.sessions, self.everyone, self.present = runtime.sessions, runtime.everyone, runtime.present
-        self.watched = runtime.watched
-        self.handle, self.flush, self.unexpected = runtime.handle, runtime.flush, runtime.unexpected
+        self.flush, self.unexpected = runtime.flush, runtime.unexpected
         self.generations = Generations()
         self.events = ClusterEvents(runtime)
         self.table = table = StreamTable("memory" if folder is None else "disk")
@@ -168,7 +167,7 @@ class Hub:
 
     def _stored(self, event: Event) -> Events:
         self.channels.stored(event[1])
-        if event[1] in self.watched:
+        if event[1] in self.runtime.watched:
             self.peers.streams.stored()
         return None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from busway.broker.peers import Members, Peers
+from busway.broker.peers import ChannelPeers, Members, Peers
 from busway.broker.session import Session
 from busway.broker.streams.stream import Stream
 from busway.cluster.channels.host import ConsumerHost
@@ -43,8 +43,11 @@ if TYPE_CHECKING:
     from busway.broker.channels.consumers import ChannelConsumers
     from busway.broker.channels.manager import Channels
     from busway.broker.hub import Hub
+    from busway.broker.retained.driver import RetainedDriver as LocalRetained
     from busway.broker.server_list import ServerList
     from busway.broker.services.requests import SharedRequests
+    from busway.broker.streams.manager import Streams
+    from busway.broker.streams.replay import Replays
 
 _SHORTEST: Final = 4
 """The fewest digits of a guid that identify a node."""
@@ -62,18 +65,28 @@ class Mesh(Members):
         self.status = ClusterStatus(runtime, hub.events, self, cluster.name, retained=self._retained_count)
         self.reports = LinkReports(self._server_list, cluster.name, self.status)
         self._calls = Calls(runtime)
-        self._retained = RetainedDriver(hub, self._calls)
+        self._retained = RetainedDriver(runtime, self._local_retained, self._calls)
         self._barrier = Barrier(hub.engine.ping)
-        self.agreement = Agreement(hub, self._calls, self.status.definition)
+        self.agreement = Agreement(
+            runtime, hub.table, self._streams, self.channels, self._calls, self.status.definition
+        )
 
         # Streams and channels of other nodes. This node's own copies answer like a node: see SELF.
-        self._remote = RemoteStreams(hub, self._calls, self._deliverer)
-        self._provider = StreamProvider(hub, self._calls, self._copies)
+        self._remote = RemoteStreams(runtime, self._calls, self._replays, self._deliverer)
+        self._provider = StreamProvider(runtime, hub.table, self._calls, self._copies)
         self._remote_consumers = RemoteConsumers(runtime, self._calls, self._consumers, self._remote)
         self._host = ConsumerHost(runtime, self._calls, self._consumers)
-        self._lookup = PublishLookup(hub, self._calls, self._copies)
+        self._lookup = PublishLookup(runtime, hub.table, self._calls, self._copies)
         self._survey = Survey(
-            hub, self._calls, self._copies, self._remote.guids, self._why_stalled, self._known_members
+            runtime,
+            hub.table,
+            self.channels,
+            self._peer_channels,
+            self._calls,
+            self._copies,
+            self._remote.guids,
+            self._why_stalled,
+            self._known_members,
         )
 
         # Mirrors.
@@ -141,7 +154,7 @@ class Mesh(Members):
                 self.replication,
                 self.ownership,
                 self._provider,
-                RemoteReader(hub, self._remote),
+                RemoteReader(runtime, self._remote),
                 self._lookup,
                 self._survey,
             ),
@@ -173,8 +186,17 @@ class Mesh(Members):
     def _server_list(self) -> "ServerList":
         return self._hub.server_list
 
+    def _local_retained(self) -> "LocalRetained":
+        return self._hub.retained
+
     def _retained_count(self) -> int:
         return len(self._hub.retained.box)
+
+    def _streams(self) -> "Streams":
+        return self._hub.streams
+
+    def _replays(self) -> "Replays":
+        return self._hub.replays
 
     def _stream_removed(self, name: str) -> bool:
         return self._hub.streams.has_ended(name)
@@ -183,6 +205,9 @@ class Mesh(Members):
 
     def _copies(self) -> Mapping[tuple[str, str], Stream]:
         return self.replication.copies
+
+    def _peer_channels(self) -> ChannelPeers:
+        return self.peers.channels
 
     def _deliverer(self, guid: str) -> int | None:
         return self.ownership.hander(guid)

@@ -41,14 +41,11 @@ class Links:
     def __init__(self):
         self.engine = Engine()
         self.soon = []
-        clock = SimpleNamespace(arm=lambda: None)
         replays = SimpleNamespace(found_remote=lambda part: None)
         loop = SimpleNamespace(time=lambda: 0.0, call_soon=lambda *call: self.soon.append(call))
-        hub = SimpleNamespace(
-            flush=lambda: None, guid="f" * 32, engine=self.engine, clock=clock, replays=replays, loop=loop
-        )
-        self.calls = Calls(hub)
-        self.parts = RemoteStreams(hub, self.calls, lambda _guid: None)
+        runtime = SimpleNamespace(flush=lambda: None, arm=lambda: None, guid="f" * 32, engine=self.engine, loop=loop)
+        self.calls = Calls(runtime)
+        self.parts = RemoteStreams(runtime, self.calls, lambda: replays, lambda _guid: None)
         for conn, guid in ((7, OTHER), (8, THIRD)):
             self.calls.opened(conn, Node(guid, 1, "test"))
         self.tell(7)

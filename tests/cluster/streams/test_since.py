@@ -192,7 +192,7 @@ async def test_what_becomes_safe_while_it_is_read_comes_once(cluster: Cluster):
     stream.read = late
     async with reader.subscribe("log/**", since="all") as history:
         got = await take(history, 4)
-        a._hub.handle(a._hub.engine.commit(stream.number))  # as when the disk says that it has written
+        a._hub.runtime.handle(a._hub.engine.commit(stream.number))  # as when the disk says that it has written
         await some(publisher, "log/a", 4, 1)
         got += await take(history, 1)
     assert numbers(got) == [0, 1, 2, 3, 4]

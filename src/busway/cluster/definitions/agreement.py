@@ -37,7 +37,10 @@ from busway.errors import BusError, Code, DataFailed, LimitExceeded
 from busway.streams import DEFAULT
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.channels.manager import Channels
+    from busway.broker.runtime import Runtime
+    from busway.broker.streams.manager import Streams
+    from busway.broker.streams.table import StreamTable
 
 log = logging.getLogger("busway.cluster")
 
@@ -72,20 +75,30 @@ class _Wait:
 class Agreement(NodeProtocolHandler):
     """The definitions of all nodes, at one of them."""
 
-    def __init__(self, hub: "Hub", calls: Calls, notice: Tell) -> None:
-        self._hub = hub
+    def __init__(
+        self,
+        runtime: "Runtime",
+        table: "StreamTable",
+        streams: "Callable[[], Streams]",
+        channels: "Callable[[], Channels]",
+        calls: Calls,
+        notice: Tell,
+    ) -> None:
+        """`streams` and `channels` return the managers of this broker, which are made later."""
+        self._runtime = runtime
+        self._table = table
         self._calls = calls
         self._notice = notice
-        self._journal = None if hub.folder is None else definition_journal(hub.folder)
+        self._journal = None if runtime.folder is None else definition_journal(runtime.folder)
         self._stored = _load(self._journal)
         known = [record.one for record in self._stored]
-        self._definitions = Definitions(hub.guid, known, environment.time_ns(), self._forget)
+        self._definitions = Definitions(runtime.guid, known, environment.time_ns(), self._forget)
         self.loaded = False
         """Whether the broker's streams were compared with the cluster's definitions."""
         self._missing = MissingDefinitions()
-        self._applier = Applier(hub)
-        self._refusals = Refusals(hub)
-        self._lists = Portions(hub.runtime, self._send)
+        self._applier = Applier(table, streams, channels)
+        self._refusals = Refusals(runtime, table)
+        self._lists = Portions(runtime, self._send)
         self._jobs: deque[_Job] = deque()
         self._task: asyncio.Task[None] | None = None
         self._job: _Job | None = None
@@ -106,7 +119,7 @@ class Agreement(NodeProtocolHandler):
 
         The other nodes have them, but do not send known definitions again.
         """
-        there, now = self._hub.streams.by_name, self._hub.loop.time()
+        there, now = self._table.by_name, self._runtime.loop.time()
         for definition in self._definitions:
             stream = self._definitions.get(definition.stream)
             gone = (
@@ -129,7 +142,7 @@ class Agreement(NodeProtocolHandler):
     # Links.
 
     def opened(self, conn: int, node: Node) -> None:  # noqa: ARG002 - every node gets all
-        self._missing.hurry(self._hub.loop.time())
+        self._missing.hurry(self._runtime.loop.time())
         self._lists.begin(conn, self._all())
         self._retry_missing()
 
@@ -137,9 +150,9 @@ class Agreement(NodeProtocolHandler):
         """The definitions that exist now, in their version when reached; streams before channels."""
         keys = {definition.key: bool(definition.channel) for definition in self._definitions}
         streams = [key for key, channel in keys.items() if not channel]
-        streams += [name for name in self._hub.streams.by_name if name not in keys and name != DEFAULT]
+        streams += [name for name in self._table.by_name if name not in keys and name != DEFAULT]
         for key in [*streams, *(key for key, channel in keys.items() if channel)]:
-            stream = self._hub.streams.by_name.get(key)
+            stream = self._table.by_name.get(key)
             if (definition := self._definitions.get(key)) is not None:
                 yield definition
             elif stream is not None:
@@ -224,9 +237,9 @@ class Agreement(NodeProtocolHandler):
             channels = [channel.key for channel in self._definitions.channels(name)]
             self._define([(key, None) for key in (*channels, name)])
         # The change may allow missing definitions to be applied.
-        self._missing.hurry(self._hub.loop.time())
+        self._missing.hurry(self._runtime.loop.time())
         self._refuse(anew=there)
-        self._hub.loop.call_soon(self._retry_missing)
+        self._runtime.loop.call_soon(self._retry_missing)
 
     def channel(self, stream: str, name: str, settings: dict[str, Any] | None, start: tuple[str, Any] | None) -> None:
         """A channel was created, changed or removed. `start`: its start position in parts that lack it."""
@@ -238,7 +251,7 @@ class Agreement(NodeProtocolHandler):
         if start is None:
             start = ("first", None) if before is None or before.spec is None else before.spec["start"]
         self._define([(key, None if settings is None else {"settings": settings, "start": start})])
-        self._missing.hurry(self._hub.loop.time(), stream)
+        self._missing.hurry(self._runtime.loop.time(), stream)
 
     @property
     def _is_applying(self) -> bool:
@@ -264,7 +277,7 @@ class Agreement(NodeProtocolHandler):
             for portion in portions(changed):
                 for conn in self._calls.nodes:
                     self._send(conn, portion, wait)
-            self._hub.loop.call_soon(self._hub.flush)
+            self._runtime.loop.call_soon(self._runtime.flush)
 
     async def agreed(self, key: str) -> None:
         """Wait until a change is written and every linked node has applied or refused it. Logs late nodes."""
@@ -301,34 +314,34 @@ class Agreement(NodeProtocolHandler):
         return self._missing.deadline()
 
     def _retry_missing(self) -> None:
-        self._add_jobs(_Job(definition) for definition in self._missing.ready(self._hub.loop.time()))
-        self._hub.clock.arm()
+        self._add_jobs(_Job(definition) for definition in self._missing.ready(self._runtime.loop.time()))
+        self._runtime.arm()
 
     async def _apply_all(self, _: int, definitions: list[Definition]) -> Failures:
         """Apply definitions of another node. Returns those that failed."""
-        jobs = [(definition.key, self._hub.loop.create_future()) for definition in definitions]
+        jobs = [(definition.key, self._runtime.loop.create_future()) for definition in definitions]
         self._add_jobs(_Job(definition, done) for definition, (_, done) in zip(definitions, jobs, strict=True))
         return [(key, error) for key, done in jobs if (error := await done)]
 
     def _add_jobs(self, jobs: Iterable[_Job]) -> None:
         self._jobs.extend(jobs)
         if self._jobs and self._task is None and not self._stopped:
-            self._task = self._hub.loop.create_task(self._work(), name="busway definitions")
+            self._task = self._runtime.loop.create_task(self._work(), name="busway definitions")
 
     async def _work(self) -> None:
-        turn = self._hub.loop.time()
+        turn = self._runtime.loop.time()
         try:
             while self._jobs:
                 job = self._jobs.popleft()
                 error = await self._apply(job)
                 if job.applied is not None and not job.applied.done():
                     job.applied.set_result(error)
-                if self._hub.loop.time() - turn > _TURN:
+                if self._runtime.loop.time() - turn > _TURN:
                     await asyncio.sleep(0)
-                    turn = self._hub.loop.time()
+                    turn = self._runtime.loop.time()
         finally:
             self._task = None
-            self._hub.clock.arm()
+            self._runtime.arm()
 
     async def _apply(self, job: _Job) -> str:
         """Apply one definition. Returns why it failed, or an empty string."""
@@ -351,7 +364,7 @@ class Agreement(NodeProtocolHandler):
         except (ValueError, TypeError, LookupError) as failure:
             error = str(failure)
         except Exception as failure:  # noqa: BLE001, logged and counted by unexpected()
-            self._hub.unexpected(failure, None, "a definition of another node")
+            self._runtime.unexpected(failure, None, "a definition of another node")
             error = f"unexpected error: {failure}"
         finally:
             self._job = None
@@ -365,7 +378,7 @@ class Agreement(NodeProtocolHandler):
 
     def _finish(self, definition: Definition, lacks: str) -> None:
         """Record that a definition was applied, or why it failed (`lacks`)."""
-        now, before = self._hub.loop.time(), self._missing.get(definition.key)
+        now, before = self._runtime.loop.time(), self._missing.get(definition.key)
         if self._journal is not None and (before is None or (before.definition, before.error) != (definition, lacks)):
             self._journal.store(Noted(definition, lacks))
         if lacks:

@@ -16,7 +16,9 @@ from busway.errors import Code, Rejected
 from busway.streams import SETTINGS, StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.channels.manager import Channels
+    from busway.broker.streams.manager import Streams
+    from busway.broker.streams.table import StreamTable
 
 log = logging.getLogger("busway.cluster")
 
@@ -27,10 +29,14 @@ def spec_of(config: StreamConfig) -> dict[str, Any]:
 
 
 class Applier:
-    """The streams and channels of one hub."""
+    """Applies definitions to the streams and channels of one broker."""
 
-    def __init__(self, hub: "Hub") -> None:
-        self._hub = hub
+    def __init__(
+        self, table: "StreamTable", streams: "Callable[[], Streams]", channels: "Callable[[], Channels]"
+    ) -> None:
+        self._table = table
+        self._streams = streams
+        self._channels = channels
         self.lost: set[str] = set()
         """Streams that this node had in its last run and has lost."""
 
@@ -45,12 +51,12 @@ class Applier:
             await self._channel(definition.stream, definition.channel, definition.spec)
         elif definition.spec is not None:
             await self._stream(definition.stream, definition.spec)
-        elif definition.stream in self._hub.streams.by_name:
+        elif definition.stream in self._table.by_name:
             log.warning("removing the stream %r, which was removed at another node", definition.stream)
-            await self._hub.streams.remove(definition.stream, counts)
+            await self._streams().remove(definition.stream, counts)
 
     async def _stream(self, name: str, spec: dict[str, Any]) -> None:
-        streams = self._hub.streams
+        streams = self._streams()
         config = self._local(wanted := StreamConfig.make(name, **spec))
         if name not in streams.by_name:
             try:
@@ -74,14 +80,14 @@ class Applier:
 
     def _local(self, config: StreamConfig) -> StreamConfig:
         """The settings with a store that this node has. A named store is the database configured under that name."""
-        best = self._hub.streams.best
+        best = self._table.best
         if config.store in {"disk", "db"} and best != "disk":
             safety = "written" if config.safety == "mirrored" else config.safety
             return msgspec.structs.replace(config, store=best, safety=safety)
         return config
 
     async def _channel(self, stream: str, channel: str, spec: dict[str, Any] | None) -> None:
-        channels = self._hub.channels
+        channels = self._channels()
         if spec is not None:
             settings = USUAL_SETTINGS | spec["settings"]  # settings that a definition omits have their default
             if isinstance(rules := settings.get("where"), str):

@@ -14,7 +14,8 @@ from busway.common import environment
 from busway.errors import BusError
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
+    from busway.broker.streams.table import StreamTable
 
 
 class _Placeholder(NamedTuple):
@@ -26,10 +27,11 @@ class _Placeholder(NamedTuple):
 
 
 class Refusals:
-    """The placeholders of one hub."""
+    """The placeholders of one broker."""
 
-    def __init__(self, hub: "Hub") -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", table: "StreamTable") -> None:
+        self._runtime = runtime
+        self._table = table
         self._placeholders: dict[str, _Placeholder] = {}
         self._reasons: dict[str, str] = {}
 
@@ -56,26 +58,26 @@ class Refusals:
             self._end(name)
 
     def _begin(self, name: str, topics: Sequence[str]) -> None:
-        number = self._hub.streams.number()
+        number = self._table.number()
         log = environment.open_front(name=name, next=0, stored=0, sequences={}, sent=[], waiting=[])
         self._placeholders[name] = _Placeholder(number, log, topics)
         if (handle := log.fileno()) is not None:
-            self._hub.loop.add_reader(handle, partial(self._refuse_waiting, name))
-        self._hub.engine.add_stream(number, name, bytes.fromhex(self._hub.guid), log, list(topics))
+            self._runtime.loop.add_reader(handle, partial(self._refuse_waiting, name))
+        self._runtime.engine.add_stream(number, name, bytes.fromhex(self._runtime.guid), log, list(topics))
 
     def _refuse_waiting(self, name: str) -> None:
         """Refuse the publishes that wait."""
         placeholder = self._placeholders[name]
         placeholder.log.clear_signal()
         placeholder.log.fail(self._reasons[name])
-        self._hub.handle(self._hub.engine.commit(placeholder.number))
+        self._runtime.handle(self._runtime.engine.commit(placeholder.number))
 
     def _end(self, name: str) -> None:
         self._refuse_waiting(name)
         placeholder = self._placeholders.pop(name)
         del self._reasons[name]
         if (handle := placeholder.log.fileno()) is not None:
-            self._hub.loop.remove_reader(handle)
-        self._hub.engine.remove_stream(placeholder.number)
+            self._runtime.loop.remove_reader(handle)
+        self._runtime.engine.remove_stream(placeholder.number)
         with suppress(BusError):  # the log is empty
             placeholder.log.close()

@@ -4,7 +4,7 @@ The broker's retained messages call it for local changes. The rules are in `repl
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,7 +19,8 @@ from busway.cluster.protocol import NodeProtocolHandler
 from busway.cluster.retained.replica import WORDS, All, Drop, Put, RetainedReplica, Sum, Word, put, word_of
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.retained.driver import RetainedDriver as LocalRetained
+    from busway.broker.runtime import Runtime
 
 _FRAME: Final = 16
 """Bytes of a PUBLISH before its body."""
@@ -28,27 +29,29 @@ _FRAME: Final = 16
 class RetainedDriver(NodeProtocolHandler, RetainedPeers):
     """The retained messages of a cluster, at one of its nodes."""
 
-    def __init__(self, hub: "Hub", calls: Calls) -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", local: "Callable[[], LocalRetained]", calls: Calls) -> None:
+        """`local` returns the retained messages of this broker."""
+        self._runtime = runtime
+        self._local = local
         self._calls = calls
-        self._replica = RetainedReplica(hub.settings.grace, self._forget)
+        self._replica = RetainedReplica(runtime.settings.grace, self._forget)
         self._guids: dict[int, str] = {}
-        self._lists = Portions(hub.runtime, lambda conn, words: calls.tell(conn, WORDS, words))
+        self._lists = Portions(runtime, lambda conn, words: calls.tell(conn, WORDS, words))
         self._clients: dict[tuple[int, str], int] = {}
-        calls.on(WORDS, self._heard)
+        calls.on(WORDS, self._received)
 
     # Changes at this node.
 
     def prepare(self) -> None:
         """The broker's pins are loaded, and those that were removed."""
-        retained = self._hub.retained
+        retained = self._local()
         for key, since in retained.marks.items():
             self._replica.pins.put(Drop(*key, since))
         for message in retained.box:
             self._replica.pins.put(message)
 
     def _forget(self, key: Key) -> None:
-        self._hub.retained.forget_removed(key)
+        self._local().forget_removed(key)
 
     def added(self, message: RetainedMessage) -> None:
         """A client of this node has posted or pinned something."""
@@ -79,7 +82,7 @@ class RetainedDriver(NodeProtocolHandler, RetainedPeers):
         """A link is open: send the full list."""
         self._guids[conn] = node.guid
         self._replica.link_opened(node.guid)
-        self._send(conn, self._replica.mine(self._hub.retained.box))
+        self._send(conn, self._replica.mine(self._local().box))
 
     def room(self, conn: int) -> None:
         self._lists.room(conn)
@@ -89,9 +92,9 @@ class RetainedDriver(NodeProtocolHandler, RetainedPeers):
         if (guid := self._guids.pop(conn, None)) is not None:
             self._replica.link_closed(guid, now)
 
-    def _heard(self, conn: int, _: int, words: list[Word]) -> None:
+    def _received(self, conn: int, _: int, words: list[Word]) -> None:
         """Handle changes of another node. Raises Stranger."""
-        guid, retained = self._guids[conn], self._hub.retained
+        guid, retained = self._guids[conn], self._local()
         for word in words:
             match word:
                 case Put():
@@ -129,27 +132,27 @@ class RetainedDriver(NodeProtocolHandler, RetainedPeers):
     def _put(self, conn: int, guid: str, word: Put) -> None:
         sender = word.session, word.name
         if sender not in self._clients:
-            if len(self._clients) > self._hub.settings.interest:
+            if len(self._clients) > self._runtime.settings.interest:
                 self._clients.clear()
-            self._hub.runtime.clients += 1
-            self._clients[sender] = self._hub.runtime.clients
+            self._runtime.clients += 1
+            self._clients[sender] = self._runtime.clients
         try:
             new = word.kept(self._clients[sender])
         except (struct.error, msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
             raise Stranger(f"invalid retained message on {word.topic!r}: {error}") from error
         if new.flags & PIN:
             if self._replica.pins.put(new):
-                self._hub.retained.put_remote(new)
+                self._local().put_remote(new)
             elif (later := self._replica.pins.later(new)) is not None:
                 self._calls.tell(conn, WORDS, [self._fit(conn, word_of(later))])
             return
-        old = self._hub.retained.box.get(new.key)
+        old = self._local().box.get(new.key)
         if self._replica.received_post(guid, new.key) and (old is None or old.version < new.version):
-            self._hub.retained.put_remote(new)
+            self._local().put_remote(new)
 
     def _withdraw(self, keys: Sequence[Key]) -> None:
         for key in keys:
-            self._hub.retained.remove_remote(key)
+            self._local().remove_remote(key)
 
     def _broadcast(self, word: Word) -> None:
         for conn in self._calls.nodes:

@@ -24,7 +24,8 @@ from busway.errors import Code, Rejected
 from busway.settings import MiB
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
+    from busway.broker.streams.table import StreamTable
 
 log = logging.getLogger("busway.cluster")
 
@@ -49,8 +50,15 @@ class _Reads:
 class StreamProvider(NodeProtocolHandler):
     """The streams and replicas of one node, for other nodes."""
 
-    def __init__(self, hub: "Hub", calls: Calls, copies: Callable[[], Mapping[tuple[str, str], Stream]]) -> None:
-        self._hub = hub
+    def __init__(
+        self,
+        runtime: "Runtime",
+        table: "StreamTable",
+        calls: Calls,
+        copies: Callable[[], Mapping[tuple[str, str], Stream]],
+    ) -> None:
+        self._runtime = runtime
+        self._table = table
         self._calls = calls
         self._copies = copies
         """The replicas of other nodes' streams."""
@@ -62,7 +70,7 @@ class StreamProvider(NodeProtocolHandler):
     # Announcements.
 
     def opened(self, conn: int, node: Node) -> None:  # noqa: ARG002 - every node gets the list
-        own = [self._part(self._hub.guid, stream) for stream in self._hub.streams.by_name.values()]
+        own = [self._part(self._runtime.guid, stream) for stream in self._table.by_name.values()]
         copies = [self._part(guid, stream) for (guid, _), stream in self._copies().items()]
         self._calls.tell(conn, ANNOUNCE, Parts((*own, *copies), whole=True))
 
@@ -77,7 +85,7 @@ class StreamProvider(NodeProtocolHandler):
 
     def changed(self, stream: Stream, *, there: bool = True) -> None:
         """A stream was created, changed or removed."""
-        self._announce(self._part(self._hub.guid, stream, there=there))
+        self._announce(self._part(self._runtime.guid, stream, there=there))
 
     def copied(self, guid: str, stream: Stream, *, there: bool = True) -> None:
         """The replica of another node's stream was created, changed or removed."""
@@ -98,7 +106,7 @@ class StreamProvider(NodeProtocolHandler):
 
     async def _turn(self, conn: int) -> None:
         """Wait until earlier reads of the link have begun, and its outbox has room."""
-        reads, engine = self._reads[conn], self._hub.engine
+        reads, engine = self._reads[conn], self._runtime.engine
         async with reads.turn:
             await asyncio.sleep(0)  # reads of other links come in between
             while self._reads.get(conn) is reads and conn in self._calls.nodes and engine.pending(conn) >= _AHEAD:
@@ -107,7 +115,7 @@ class StreamProvider(NodeProtocolHandler):
                 await reads.room.wait()
 
     def _stream(self, guid: str, name: str) -> Stream:
-        if guid == self._hub.guid and (stream := self._hub.streams.by_name.get(name)) is not None:
+        if guid == self._runtime.guid and (stream := self._table.by_name.get(name)) is not None:
             return stream
         if (copy := self._copies().get((guid, name))) is not None:
             return copy
@@ -115,20 +123,20 @@ class StreamProvider(NodeProtocolHandler):
 
     async def _read(self, conn: int, request: Fetch) -> Fetched:
         await self._turn(conn)
-        hub, stream = self._hub, self._stream(request.guid, request.name)
+        runtime, stream = self._runtime, self._stream(request.guid, request.name)
         selection = self._selection(request.pattern, request.rules)
         begin = min(request.offset, stream.safe)
         if begin >= stream.first:
             begin = min(max(stream.skip(begin, selection), begin), stream.safe)
         first, following, records = await stream.fetch(begin, request.most)  # the last wait before the answer
         following = max(following, first)
-        if request.guid == hub.guid and hub.engine.delivered(stream.number) < following:
+        if request.guid == runtime.guid and runtime.engine.delivered(stream.number) < following:
             # More records may have become safe during the read: send them live now, so that none is lost.
-            hub.handle(hub.engine.commit(stream.number))
+            runtime.handle(runtime.engine.commit(stream.number))
         gone = min(first, begin)
         chosen = _chosen(records, begin, selection)
         end = following >= stream.safe
-        if end and request.guid == hub.guid and following < hub.engine.delivered(stream.number):
+        if end and request.guid == runtime.guid and following < runtime.engine.delivered(stream.number):
             # Records restored from the mirror are not all written yet. They will not be sent live.
             end = False
             if not chosen:
@@ -144,7 +152,7 @@ class StreamProvider(NodeProtocolHandler):
 
     def _position(self, request: Fetch, stream: Stream) -> int:
         """The offset that the reader has reached. If the stream lost its end for good, its offsets are used again."""
-        lost = request.guid == self._hub.guid and not stream.awaited
+        lost = request.guid == self._runtime.guid and not stream.awaited
         return min(request.offset, stream.log.next) if lost else request.offset
 
     async def _find(self, _: int, request: Locate) -> Located:
@@ -154,7 +162,7 @@ class StreamProvider(NodeProtocolHandler):
         if request.kind == "offset":
             place = max(request.value, stream.first)
             # A replica may lag behind its stream, and a stream behind the end that it will restore.
-            whole = request.guid == self._hub.guid and not stream.awaited
+            whole = request.guid == self._runtime.guid and not stream.awaited
             return Located(min(place, stream.safe) if whole else place)
         if request.kind != "time":
             raise Rejected(f"unknown start position {request.kind!r}", code=Code.INVALID_SETTING)

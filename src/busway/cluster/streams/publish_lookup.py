@@ -21,7 +21,8 @@ from busway.cluster.streams.messages import LOOK_UP, Place, Placed, Run
 from busway.errors import BusError, StoreFailed
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
+    from busway.broker.streams.table import StreamTable
 
 PATIENCE: Final = 2.0
 """Seconds after which an answer is too late."""
@@ -43,7 +44,7 @@ class _Lookup:
     """Nodes that have answered for their own streams."""
     runs: list[Run] = field(default_factory=list)
 
-    def heard(self, conn: int, answer: Placed | BusError) -> None:
+    def received(self, conn: int, answer: Placed | BusError) -> None:
         """A link has answered, or can't. Without an owner's answer the lookup waits for all links."""
         owner = self.left.pop(conn, "")
         if isinstance(answer, Placed):
@@ -59,8 +60,15 @@ class _Lookup:
 class PublishLookup:
     """The lookups of one node, and its answers to other nodes."""
 
-    def __init__(self, hub: "Hub", calls: Calls, copies: Callable[[], Mapping[tuple[str, str], Stream]]) -> None:
-        self._hub = hub
+    def __init__(
+        self,
+        runtime: "Runtime",
+        table: "StreamTable",
+        calls: Calls,
+        copies: Callable[[], Mapping[tuple[str, str], Stream]],
+    ) -> None:
+        self._runtime = runtime
+        self._table = table
         self._calls = calls
         self._copies = copies
         calls.serve(LOOK_UP, self._answer)
@@ -69,11 +77,11 @@ class PublishLookup:
         """Look up publishes here and at the other nodes. Waits `within` seconds at most."""
         nodes = self._calls.nodes
         left = {conn: node.guid for conn, node in nodes.items()}
-        lookup = _Lookup(set(question.guids), left, self._hub.loop.create_future())
+        lookup = _Lookup(set(question.guids), left, self._runtime.loop.create_future())
         if (here := self._look(question)) is not None:
-            lookup.heard(SELF, here)
-        open_calls = [self._calls.send(conn, LOOK_UP, question, partial(lookup.heard, conn)) for conn in nodes]
-        self._hub.flush()
+            lookup.received(SELF, here)
+        open_calls = [self._calls.send(conn, LOOK_UP, question, partial(lookup.received, conn)) for conn in nodes]
+        self._runtime.flush()
         try:
             if open_calls:
                 await asyncio.wait([lookup.done], timeout=within)
@@ -86,23 +94,23 @@ class PublishLookup:
 
     async def _answer(self, _: int, question: Place) -> Placed:
         """Answer as soon as all stored records are safe, unless the time is over."""
-        until = self._hub.loop.time() + PATIENCE
+        until = self._runtime.loop.time() + PATIENCE
         while (answer := self._look(question)) is None:
-            if self._hub.loop.time() >= until:
+            if self._runtime.loop.time() >= until:
                 raise StoreFailed("the stored messages are not safe yet")
             await asyncio.sleep(_LOOK)
         return answer
 
     def _look(self, question: Place) -> Placed | None:
         """The answer of this node; None: not all stored records are safe yet."""
-        hub = self._hub
+        own = self._runtime.guid
         known, failed, runs = set[str](), set[str](), list[Run]()
         parts = [(guid, stream) for (guid, _), stream in self._copies().items() if guid in question.guids]
-        if hub.guid in question.guids:
-            known.add(hub.guid)
-            if (session := hub.present.get(question.session)) is not None:
+        if own in question.guids:
+            known.add(own)
+            if (session := self._runtime.present.get(question.session)) is not None:
                 session.abort()
-            parts += [(hub.guid, stream) for stream in hub.streams.by_name.values()]
+            parts += [(own, stream) for stream in self._table.by_name.values()]
         for guid, stream in parts:
             try:
                 found = [

@@ -13,17 +13,17 @@ from busway.cluster.streams.remote import Question, RemoteStreams
 from busway.errors import Code, Rejected, StoreFailed
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
 
 _PATIENCE: Final = 10.0
 """Seconds to wait for an answer."""
 
 
 class RemoteReader:
-    """Reads of one hub."""
+    """Reads of one broker."""
 
-    def __init__(self, hub: "Hub", parts: RemoteStreams) -> None:
-        self._hub = hub
+    def __init__(self, runtime: "Runtime", parts: RemoteStreams) -> None:
+        self._runtime = runtime
         self._parts = parts
 
     async def read(self, guid: str, name: str, offset: int, most: int, pattern: str, rules: bytes) -> Portion:
@@ -39,10 +39,10 @@ class RemoteReader:
     async def _ask(self, guid: str, name: str, call: Call[Any, Any], content: Fetch | Locate) -> Any:
         if (part := self._parts.find(guid, name)) is None:
             raise Rejected(f"this node knows no stream {name!r} of node {guid}", code=Code.NO_STREAM)
-        result = self._hub.loop.create_future()
+        result = self._runtime.loop.create_future()
         question = Question(part, call, content, lambda found: None if result.done() else result.set_result(found))
         part.ask(question)
-        self._hub.flush()
+        self._runtime.flush()
         try:
             async with asyncio.timeout(_PATIENCE):
                 return await result

@@ -20,7 +20,8 @@ from busway.errors import BusError
 from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.runtime import Runtime
+    from busway.broker.streams.replay import Replays
 
 log = logging.getLogger("busway.cluster")
 
@@ -166,10 +167,17 @@ class RemoteStream:
 class RemoteStreams(NodeProtocolHandler):
     """The streams of other nodes that this node knows."""
 
-    def __init__(self, hub: "Hub", calls: Calls, deliverer: Callable[[str], int | None]) -> None:
-        """`deliverer` is the link to the node that delivers for a node."""
-        self._hub = hub
+    def __init__(
+        self,
+        runtime: "Runtime",
+        calls: Calls,
+        replays: "Callable[[], Replays]",
+        deliverer: Callable[[str], int | None],
+    ) -> None:
+        """`replays` returns the replays of this broker; `deliverer`, the link to the node that delivers for a node."""
+        self._runtime = runtime
         self._calls = calls
+        self._replays = replays
         self.deliverer = deliverer
         self._parts: dict[tuple[str, str], RemoteStream] = {}
         self._watchers: list[Callable[[RemoteStream], object]] = []
@@ -212,7 +220,7 @@ class RemoteStreams(NodeProtocolHandler):
             for part in self._parts.values():
                 part.holders.pop(conn, None)
         for announced in message.parts:
-            if announced.guid != self._hub.guid:
+            if announced.guid != self._runtime.guid:
                 self._update(conn, announced)
 
     def _update(self, conn: int, announced: Part) -> None:
@@ -221,7 +229,7 @@ class RemoteStreams(NodeProtocolHandler):
             if not announced.there:
                 return
             try:
-                number = self._hub.engine.remote_stream(bytes.fromhex(announced.guid), announced.name)
+                number = self._runtime.engine.remote_stream(bytes.fromhex(announced.guid), announced.name)
             except BusError as error:
                 raise Stranger(str(error)) from error
             config = StreamConfig(name=announced.name, topics=announced.topics, former=announced.former)
@@ -235,11 +243,11 @@ class RemoteStreams(NodeProtocolHandler):
             part.config = StreamConfig(name=announced.name, topics=announced.topics, former=announced.former)
             part.holders = {conn: None} | part.holders
             # The owner may have stored more before this link was open; a replica sends no live messages.
-            self._hub.engine.remote_behind(part.number)
+            self._runtime.engine.remote_behind(part.number)
         else:
             part.holders[conn] = None
             self._schedule_poll()
-        self._hub.replays.found_remote(part)
+        self._replays().found_remote(part)
         for watcher in self._watchers:
             watcher(part)
         self.ask(part)
@@ -253,7 +261,7 @@ class RemoteStreams(NodeProtocolHandler):
             part.forget(asker)
             part.waiting[asker] = None
         # Messages that came live are read from a replica from now on.
-        self._hub.engine.remote_behind(part.number)
+        self._runtime.engine.remote_behind(part.number)
         for watcher in self._watchers:
             watcher(part)
         self.ask(part)
@@ -261,8 +269,8 @@ class RemoteStreams(NodeProtocolHandler):
 
     def _schedule_poll(self) -> None:
         if self._next_poll is None and any(part.holders and part.home is None for part in self._parts.values()):
-            self._next_poll = self._hub.loop.time() + _RETRY
-            self._hub.clock.arm()
+            self._next_poll = self._runtime.loop.time() + _RETRY
+            self._runtime.arm()
 
     def deadline(self) -> float | None:
         return self._next_poll
@@ -273,9 +281,9 @@ class RemoteStreams(NodeProtocolHandler):
             self._next_poll = None
             for part in self._parts.values():
                 if part.holders and part.home is None:
-                    self._hub.engine.remote_behind(part.number)
+                    self._runtime.engine.remote_behind(part.number)
             self._schedule_poll()
-            self._hub.loop.call_soon(self._hub.flush)
+            self._runtime.loop.call_soon(self._runtime.flush)
 
     # Requests and answers.
 
@@ -296,6 +304,6 @@ class RemoteStreams(NodeProtocolHandler):
         part.asked.pop(asker, None)
         if isinstance(result, BusError):
             log.warning("can't read stream %r of node %s: %s; will retry", part.name, part.guid[:8], result.reason)
-            self._hub.loop.call_later(_RETRY, asker.repeat)
+            self._runtime.loop.call_later(_RETRY, asker.repeat)
         else:
             asker.answered(conn, request, result)

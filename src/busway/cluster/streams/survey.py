@@ -21,7 +21,10 @@ from busway.errors import BusError, Code, Disconnected, Rejected, StoreFailed, T
 from busway.streams import ChannelInfo, StreamInfo, is_name
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.channels.manager import Channels
+    from busway.broker.peers import ChannelPeers
+    from busway.broker.runtime import Runtime
+    from busway.broker.streams.table import StreamTable
     from busway.cluster.members.membership import Membership
 
 _PATIENCE: Final = 5.0
@@ -76,15 +79,24 @@ class Survey:
 
     def __init__(
         self,
-        hub: "Hub",
+        runtime: "Runtime",
+        table: "StreamTable",
+        channels: "Callable[[], Channels]",
+        peers: "Callable[[], ChannelPeers]",
         calls: Calls,
         copies: Callable[[], Mapping[tuple[str, str], Stream]],
         elsewhere: Callable[[str], Iterable[str]],
         why: Callable[[str, str], str | None],
         members: Callable[[], "Membership | None"],
     ) -> None:
-        """`elsewhere` returns the owners of a stream's parts; `why`, the reason why no node delivers from a replica."""
-        self._hub = hub
+        """`channels` returns the channels of this broker; `peers`, those of the cluster.
+
+        `elsewhere` returns the owners of a stream's parts; `why`, the reason why no node delivers from a replica.
+        """
+        self._runtime = runtime
+        self._table = table
+        self._channels = channels
+        self._peers = peers
         self._calls = calls
         self._elsewhere = elsewhere
         self._why = why
@@ -103,7 +115,7 @@ class Survey:
         answers = await asyncio.gather(*(self._ask(conn, node, request) for conn, node in wanted.values()))
         absent = [node for node in members.known if node.guid not in linked and guid in {None, node.guid}]
         answers += await asyncio.gather(*(self._ask_for(node, request) for node in absent))
-        known = {self._hub.guid, *linked, *(node.guid for node in absent)}
+        known = {self._runtime.guid, *linked, *(node.guid for node in absent)}
         forgotten = [owner for owner in self._elsewhere(request.stream) if owner not in known and guid in {None, owner}]
         for answer in await asyncio.gather(
             *(self._ask_for(_forgotten(owner, members), request) for owner in forgotten)
@@ -150,43 +162,41 @@ class Survey:
             return [], 0, self._stream_figures(stream, guid), []
         if what in {_DEAD, _REDRIVE}:
             return [], 0, [], await self._letters(what, stream, channel, start, guid)
-        channels = self._hub.channels
-        if guid in {"", self._hub.guid}:
+        channels = self._channels()
+        if guid in {"", self._runtime.guid}:
             found = channels.found(stream, channel)
         else:
             if (why := self._why(guid, stream)) is not None:
                 raise StoreFailed(why)
             found, start = channels.ownership.found(guid, stream, channel), _in_replica(start)
-            if what == _SEEK and not self._hub.peers.channels.owns(guid):
+            if what == _SEEK and not self._peers().owns(guid):
                 raise StoreFailed("this node may not own the channel any more; try again in a few seconds")
         if what == _LIST:
-            return [own_figures(driver, self._hub.channels.consumers) for driver in found], 0, [], []
+            return [own_figures(driver, channels.consumers) for driver in found], 0, [], []
         return [], await channels.seek(found[0], start), [], []
 
     async def _letters(
         self, what: str, stream: str, channel: str | None, start: tuple[str, Any], guid: str
     ) -> list[int]:
         """Look up or redrive dead letters. Only the node that stores the messages of the channel can."""
-        if guid not in {"", self._hub.guid}:
+        if guid not in {"", self._runtime.guid}:
             raise Rejected(
                 f"can't redrive dead letters of stream {stream!r} here: node {guid} stores their messages",
                 code=Code.NO_STREAM,
             )
-        driver, letters = self._hub.channels.get(stream, channel or ""), letters_of(start[1])
+        driver, letters = self._channels().get(stream, channel or ""), letters_of(start[1])
         return await (
-            look(driver, letters)
-            if what == _DEAD
-            else redrive(self._hub.runtime, self._hub.peers.channels, driver, letters)
+            look(driver, letters) if what == _DEAD else redrive(self._runtime, self._peers(), driver, letters)
         )
 
     def _stream_figures(self, name: str, guid: str) -> list[dict[str, Any]]:
         """Figures of this node's streams, or of its replicas of another node's."""
-        if guid in {"", self._hub.guid}:
-            guid, found = self._hub.guid, self._hub.streams.by_name
+        if guid in {"", self._runtime.guid}:
+            guid, found = self._runtime.guid, self._table.by_name
         else:
             found = {stream: copy for (owner, stream), copy in self._copies().items() if owner == guid}
         chosen = [stream for key, stream in found.items() if name in {"", key}]
-        if not chosen and (name or guid != self._hub.guid):
+        if not chosen and (name or guid != self._runtime.guid):
             raise Rejected(f"this node has no stream {name!r} of node {guid}", code=Code.NO_STREAM)
         return [stream.figures() | {"broker": guid, "channels": ()} for stream in chosen]
 
