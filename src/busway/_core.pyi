@@ -529,14 +529,15 @@ class Log:
         max_bytes: int = ...,
         max_count: int = ...,
         hold: int = ...,
+        keep_from: int = ...,
         once_age: int = ...,
         max_delay: int = ...,
         pending_bytes: int = ...,
     ) -> Log:
         """Open or create a log in its own folder; None: in memory. A new log begins with the offset `begin`. Defaults:
         buckets of 64 MiB or an hour, retention of a day, publishers remembered for 15 minutes, 16 MiB may wait to be
-        written. A maximum of 0 is no limit. Records from the offset `hold` on are not removed. `by_hand`: simulated
-        files are written only by write()."""
+        written. A maximum of 0 is no limit. Records from the offset `hold` on are not removed; those before `keep_from`
+        are, when a later bucket is full. `by_hand`: simulated files are written only by write()."""
     @staticmethod
     def view(folder: str | PathLike[str], *, name: str = "stream") -> Log:
         """Open the current state of a folder read-only, without repairs, even while another process writes to it.
@@ -579,6 +580,7 @@ class Log:
         max_bytes: int = ...,
         max_count: int = ...,
         hold: int = ...,
+        keep_from: int = ...,
         once_age: int = ...,
         max_delay: int = ...,
         pending_bytes: int = ...,
@@ -621,8 +623,9 @@ class Log:
     def written(self) -> int: ...  # as `safe`, whether or not a mirror confirmed it
     def read_written(self, offset: int, most: int) -> tuple[int, int, bytes]:
         """As read(), up to `written`."""
-    def flush(self) -> None:
-        """Start to write appended records. A record is stored when `safe` is above its offset."""
+    def flush(self, *, here: bool = False) -> None:
+        """Start to write appended records. A record is stored when `safe` is above its offset. `here`: write them now if
+        nothing else waits and they need no sync; fileno() is not readable for them."""
     def write(self) -> None:
         """Write flushed records of a log with `by_hand`. Then call hear() and the engine's commit()."""
     @property

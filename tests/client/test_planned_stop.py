@@ -5,14 +5,13 @@ then is answered before the broker closes.
 """
 
 import asyncio
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import busway
-from busway.broker.channels.journal import Journal
+from busway.broker.channels.progress_log import ProgressLog
 from busway.broker.streams.stores.database import DatabaseStore
 from busway.positions import Position
 from busway.testing import FaultProxy
@@ -133,21 +132,28 @@ async def test_what_is_about_to_be_noted_is_answered_first(
     server = await net.serve(data=tmp_path)
     await stream(net, 1, store="disk", safety="synced")  # so it is another thread that notes
     bus = await net.connect(reconnect=None)
-    append, begun, go_on = Journal.append, threading.Event(), threading.Event()
+    release, waiting, done_waiting = ProgressLog._release, list[ProgressLog](), False
 
-    def slow(journal: Journal, entries: Any) -> OSError | None:
-        begun.set()
-        go_on.wait(PATIENCE)
-        return append(journal, entries)
+    def slow(progress: ProgressLog) -> None:
+        if done_waiting:
+            release(progress)
+        else:
+            waiting.append(progress)
+
+    def go_on() -> None:
+        nonlocal done_waiting
+        done_waiting = True
+        for progress in waiting:
+            release(progress)
 
     channel = await bus.channel(STREAM, "c")
     message = await channel.recv(timeout=PATIENCE)
-    monkeypatch.setattr(Journal, "append", slow)
+    monkeypatch.setattr(ProgressLog, "_release", slow)
     done = channel.ack(message)
-    await until(begun.is_set)
+    await until(lambda: bool(waiting))
     stopping = asyncio.ensure_future(server.stop())
     await until(lambda: bus._core.broker_stopping)
-    asyncio.get_running_loop().call_later(0.1, go_on.set)
+    asyncio.get_running_loop().call_later(0.1, go_on)
     await within(done)
     await within(stopping)
 

@@ -313,3 +313,35 @@ def test_too_large() -> None:
     for bad in (row("t" * 70_000), row(sender="s" * 256)):
         with pytest.raises(ValueError, match="at most"):
             log.append([bad], 0)
+
+
+def test_records_that_are_not_needed_are_removed_with_the_next_full_bucket(tmp_path: Path) -> None:
+    log = Log.open(tmp_path, bucket_bytes=10_000, max_age=0)
+    fill(log, 200)
+    _, buckets, _ = log.usage
+    assert (log.first, buckets > 2) == (0, True)
+    log.set(keep_from=100)
+    fill(log, 200, begin=200)
+    assert 0 < log.first <= 100
+    assert read_all(log)[0].offset == log.first
+    log.set(keep_from=1000)
+    fill(log, 200, begin=400)
+    assert log.first < 600, "the last bucket stays"
+    assert read_all(log)[-1].offset == 599
+    log.close()
+    assert Log.open(tmp_path, max_age=0).next == 600
+
+
+def test_a_power_cut_leaves_what_is_needed() -> None:
+    """It is in a full bucket, and so it was synced, before the buckets that are not needed are removed."""
+    for seed in range(50):
+        files = SimulatedFiles()
+        log = Log.open(files, bucket_bytes=1000, max_age=0)
+        fill(log, 30)
+        log.set(keep_from=20)
+        fill(log, seed, begin=30)
+        files.power_cut(seed)
+        left = Log.open(files, max_age=0)
+        assert left.first <= 20
+        # Without the removal the power cut may take any record of the last bucket.
+        assert left.first == 0 or left.next >= 20

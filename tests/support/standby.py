@@ -3,6 +3,7 @@
 import asyncio
 
 import busway
+from busway.broker.channels.progress_log import ProgressLog
 from tests.support.cluster_streams import some
 from tests.support.mirrored import follows
 from tests.support.net import eventually
@@ -18,6 +19,9 @@ def crash(server):
     for stream in [*server._hub.streams.by_name.values(), *copies]:  # a process that ends lets go of them
         stream._stop_listening()
         stream.log.close()
+    for progress in [*server._hub.channels.journals.values(), *(copy.journal for copy in copies)]:
+        if isinstance(progress, ProgressLog):
+            progress.close()
 
 
 def alone(*servers):

@@ -48,7 +48,7 @@ async def test_files_and_folders_are_for_the_user_of_the_broker(tmp_path: Path, 
     data = tmp_path / "made" / "data"
     await used(data, cluster=cluster)
     assert {"pins.log", "streams"} <= {one.name for one in data.iterdir()}
-    assert {"channels.log", "stream.json", "log"} <= {one.name for one in (data / "streams/disk").iterdir()}
+    assert {"channels", "stream.json", "log"} <= {one.name for one in (data / "streams/disk").iterdir()}
     assert "stream.sqlite" in {one.name for one in (data / "streams/db").iterdir()}
     assert open_to_others(tmp_path / "made") == []
     assert all(permissions._is_own(one.name) for one in data.iterdir())

@@ -1,21 +1,20 @@
 """What a node does with what its mirror tells it, when a disk is full or a link is lost in the midst of it."""
 
 import asyncio
-import errno
 from contextlib import asynccontextmanager
 
 import pytest
 
 import busway
-from busway.broker.channels.journal import decode
-from busway.broker.channels.state.progress import ChannelConfig, Created, Done, rebuild
-from busway.broker.storage.record_format import scan
+from busway.broker.channels.state.progress import ChannelConfig, Created, Done
 from busway.cluster.failover import handback
 from busway.cluster.failover.handback import Handback
 from busway.cluster.replication.known_mirrors import KnownMirrors
 from busway.cluster.replication.messages import Back, Took
 from busway.common import environment
+from busway.errors import DataFailed
 from tests.support.net import eventually, gather
+from tests.support.progress_logs import stored
 
 MIRROR = "b" * 32
 
@@ -65,10 +64,9 @@ def fill(patch, journal):
     """Its disk is full."""
 
     def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise DataFailed("No space left on device")
 
-    patch.setattr(journal, "_add", full)
-    patch.setattr(journal, "_replace", full)
+    patch.setattr(journal, "_append", full)
 
 
 @asynccontextmanager
@@ -104,7 +102,7 @@ async def test_what_could_not_be_written_is_not_told_as_written(back, monkeypatc
             assert back.took == []
             back.returning.closed(1)
     await back.told(2)
-    assert rebuild(found.entry for found in scan(journal.file.read_bytes(), decode))["work"].floor == 4
+    assert stored(journal.folder)["work"].floor == 4
 
 
 async def test_nobody_waits_for_a_stream_that_was_removed_before_it_could_be_written(back, monkeypatch):

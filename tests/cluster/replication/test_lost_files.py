@@ -49,7 +49,7 @@ class Three(Nodes):
         elif what == "log":
             shutil.rmtree(self.folder / "log")
         else:
-            (self.folder / "channels.log").unlink()
+            shutil.rmtree(self.folder / "channels")
 
     async def back(self):
         """The node is started again, and hands out."""
@@ -90,7 +90,7 @@ async def test_channels_are_where_they_were(nodes: Mirrored, caplog, what, safet
     caplog.clear()
     await three.back()
     told = "\n".join(one for one in caplog.messages if "'jobs'" in one)
-    gone = {"folder": "", "log": "/log", "channels": "/channels.log"}[what]
+    gone = {"folder": "", "log": "/log", "channels": "/channels"}[what]
     assert f"{three.folder}{gone} existed before and is missing" in told
     assert ("restored 10 messages from offset 0 on from b" in told) is (what != "channels")
     assert ("channels from b (" in told) is (what != "log")
@@ -142,16 +142,16 @@ async def test_nothing_is_handed_out_before_the_mirror_has_told(nodes: Mirrored,
 async def test_one_that_lost_only_the_last_that_it_noted_gets_that_back(nodes: Mirrored, caplog):
     """As by a power cut: an acknowledgement, and that a channel was made."""
     three = await Three(nodes).begin()
-    file = three.folder / "channels.log"
-    size = file.stat().st_size
+    progress, before = three.folder / "channels", three.folder / "before"
+    shutil.copytree(progress, before)
     async with three.at_a.channel("jobs", "work", window=2) as jobs:
         for message in await take(jobs, 2):
             await message.ack()
     await three.at_a.create_channel("jobs", "more", start=4)
     await three.known(9)
     crash(three.a)
-    with file.open("r+b") as out:
-        out.truncate(size)
+    shutil.rmtree(progress)
+    before.rename(progress)
     caplog.clear()
     await three.back()
     assert three.lags() == {"work": 1, "news": 0, "more": 6}
@@ -265,14 +265,14 @@ async def test_what_is_missing_is_told_and_counted(nodes: Mirrored, caplog):
     folder = nodes.folder / "a" / "streams"
     shutil.rmtree(folder / "one")
     shutil.rmtree(folder / "two" / "log")
-    (folder / "three" / "channels.log").unlink()
+    shutil.rmtree(folder / "three" / "channels")
     shutil.rmtree(folder / "default")
     caplog.clear()
     a = await nodes.node("a")
     for file, text in {
         "one": "it is created again, empty: its messages are lost, and it begins with the offset 0, and its channels begin anew",
         "two/log": "its messages are lost, and it begins with the offset 0",
-        "three/channels.log": "its channels begin anew",
+        "three/channels": "its channels begin anew",
         "default": "it is created again, empty",
     }.items():
         (told,) = [one for one in caplog.messages if f"{folder / file} existed before and is missing" in one]

@@ -163,7 +163,9 @@ async def test_a_write_that_fails_at_the_mirror_is_told_and_tried_again(nodes, m
     disk = SimulatedFiles()
 
     def opened(folder, **settings):
-        return Log.open(disk if "mirrors" in str(folder) and "default" in str(folder) else folder, **settings)
+        return Log.open(
+            disk if "mirrors" in str(folder) and str(folder).endswith("default/log") else folder, **settings
+        )
 
     monkeypatch.setattr("busway.common.environment.open_log", opened)
     a, b = await nodes.pair()

@@ -5,7 +5,7 @@
 //! safe record. `lifecycle` opens and closes it.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub struct Log {
     pub(super) held: (u64, u64),
     /// The writer of a log without a thread.
     pub(super) writer: Option<Writer>,
+    /// The writer of a log with a thread.
+    threads: Option<Arc<Mutex<Writer>>>,
     thread: Option<JoinHandle<()>>,
     /// Nothing is written before `write` is called.
     by_hand: bool,

@@ -45,6 +45,8 @@ pub struct Settings {
     pub max_count: u64,
     /// No record from this offset on is removed, whatever the limits are.
     pub hold: u64,
+    /// No record before this offset is needed any more: the writer removes its bucket when it completes a later one.
+    pub keep_from: u64,
     /// How long the messages of a publisher are remembered, to detect duplicates.
     pub once_age: i64,
     /// The maximum delay of a message.
@@ -65,6 +67,7 @@ impl Default for Settings {
             max_bytes: 0,
             max_count: 0,
             hold: u64::MAX,
+            keep_from: 0,
             once_age: 15 * 60 * SECOND,
             max_delay: 0,
             pending_bytes: 16 << 20,

@@ -68,15 +68,17 @@ impl Shared {
         Ok(gone)
     }
 
-    /// Trims by bytes and count, if many buckets exceed the limits.
+    /// Trims by bytes and count, if many buckets exceed the limits, and buckets that are not needed any more.
     pub fn trim_much(&self) {
         let state = self.state();
         let settings = state.settings;
+        let unneeded = |state: &State, at: usize| state.buckets[at].summary.end <= settings.keep_from;
         let much = state.over(&settings, &|_, _| false, u64::MAX).buckets >= MUCH;
+        let trim = much || (!state.buckets.is_empty() && unneeded(&state, 0));
         drop(state);
-        if much {
+        if trim {
             // The owner retries, and gets the error.
-            let _ = self.trim(&settings, |_, _| false, u64::MAX);
+            let _ = self.trim(&settings, unneeded, u64::MAX);
         }
     }
 

@@ -191,6 +191,8 @@ pub struct Writer {
     pub(super) doubtful: bool,
     /// Syncs on its own thread.
     pub(super) ahead: Option<Ahead>,
+    /// The appending side uses the writer of the thread, and sees for itself what is written.
+    here: bool,
 }
 
 enum Fault {
@@ -198,23 +200,40 @@ enum Fault {
     Sync(io::Error),
 }
 
-impl Writer {
-    /// Runs until the log is closed.
-    pub fn run(&mut self, shared: &Shared) {
-        self.ahead = Some(Ahead::default());
-        loop {
-            while self.step(shared) {}
-            let state = shared.state();
-            if state.closing && (state.pending.is_empty() || state.stuck.is_some() || state.failure.is_some()) {
-                drop(state);
-                return self.end_ahead(shared);
-            }
-            if state.stuck.is_some() {
-                drop(shared.work.wait_timeout(state, RETRY));
-            } else if state.pending.is_empty() || state.failure.is_some() {
-                drop(shared.work.wait(state));
-            }
+/// Runs a writer until the log is closed. The appending side may use the writer in between.
+pub fn run(writer: &Mutex<Writer>, shared: &Shared) {
+    let own = || writer.lock().unwrap_or_else(PoisonError::into_inner);
+    own().ahead = Some(Ahead::default());
+    loop {
+        while own().step(shared) {}
+        let state = shared.state();
+        if state.closing && (state.pending.is_empty() || state.stuck.is_some() || state.failure.is_some()) {
+            drop(state);
+            return own().end_ahead(shared);
         }
+        if state.stuck.is_some() {
+            drop(shared.work.wait_timeout(state, RETRY));
+        } else if state.pending.is_empty() || state.failure.is_some() {
+            drop(shared.work.wait(state));
+        }
+    }
+}
+
+impl Writer {
+    /// Writes queued records on the appending side, if they only have to be copied to the page cache. False: the thread
+    /// has to write them.
+    pub fn write_here(&mut self, shared: &Shared) -> bool {
+        let state = shared.state();
+        let sync = state.settings.safety == Safety::Synced;
+        let short = state.pending.len() == 1 && matches!(state.pending[0], Piece::Data(_));
+        drop(state);
+        if sync || !short || !self.seals.is_empty() {
+            return false;
+        }
+        self.here = true;
+        let written = self.step(shared);
+        self.here = false;
+        written
     }
 
     /// Writes a piece. Returns whether to continue.
@@ -277,7 +296,9 @@ impl Writer {
             }
         };
         drop(state);
-        (shared.bell)();
+        if !(done && self.here) {
+            (shared.bell)();
+        }
         if done && !self.seals.is_empty() {
             self.write_seals(shared, sync);
         }

@@ -346,8 +346,11 @@ impl Log {
         Ok((block.first, block.next, PyBytes::new(py, &block.bytes)))
     }
 
-    fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, Core::flush)
+    /// Passes appended records to the writer. `here`: writes them before it returns, if nothing else waits and they need
+    /// no sync.
+    #[pyo3(signature = (*, here = false))]
+    fn flush(&self, py: Python<'_>, here: bool) -> PyResult<()> {
+        self.with(py, |log| if here { log.flush_here() } else { log.flush() })
     }
 
     /// Writes flushed records of a log with `by_hand`. Then call `clear_signal` and the engine's `commit`.

@@ -33,6 +33,7 @@ pub fn read_settings(mut settings: Settings, given: Option<&Bound<'_, PyDict>>) 
             "max_bytes" => settings.max_bytes = count(&name, &value)?,
             "max_count" => settings.max_count = count(&name, &value)?,
             "hold" => settings.hold = count(&name, &value)?,
+            "keep_from" => settings.keep_from = count(&name, &value)?,
             "max_delay" => settings.max_delay = age(&value)?,
             "once_age" => settings.once_age = age(&value)?,
             "pending_bytes" => settings.pending_bytes = count(&name, &value)? as usize,

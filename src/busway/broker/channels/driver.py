@@ -15,8 +15,8 @@ import msgspec
 
 from busway._core import Block, Selection
 from busway.broker.channels.frames import dead_topic
-from busway.broker.channels.journal import ignore_failure
 from busway.broker.channels.order_keys import keys_of
+from busway.broker.channels.progress_log import ignore_failure
 from busway.broker.channels.state.actions import (
     AckResult,
     Action,
@@ -59,8 +59,8 @@ _USUAL: Final = USUAL_SETTINGS | {"where": ""}
 """The settings that a ChannelInfo has even if they are the defaults."""
 
 
-class ProgressLog(Protocol):
-    """Stores the progress of a stream's channels: a `journal.Journal`, or tables of a database."""
+class ProgressStore(Protocol):
+    """Stores the progress of a stream's channels: a `progress_log.ProgressLog`, or tables of a database."""
 
     async def start(self) -> States: ...
     def write(self, entries: Iterable[Entry]) -> "asyncio.Future[None]": ...
@@ -76,7 +76,7 @@ class ChannelDriver:
         runtime: "Runtime",
         consumers: "ChannelConsumers",
         stream: Stream,
-        journal: ProgressLog,
+        journal: ProgressStore,
         state: ChannelState,
         *,
         move: Callable[["ChannelDriver", Block, MoveToDeadLetters], None],

@@ -17,10 +17,10 @@ from busway._core import block_records
 from busway.broker.channels import frames
 from busway.broker.channels.consumers import ChannelConsumers
 from busway.broker.channels.dead_letters.move import DeadLetters
-from busway.broker.channels.driver import ChannelDriver, ProgressLog
+from busway.broker.channels.driver import ChannelDriver, ProgressStore
 from busway.broker.channels.frames import Join
-from busway.broker.channels.journal import Journal
 from busway.broker.channels.ownership import Ownership
+from busway.broker.channels.progress_log import ProgressLog
 from busway.broker.channels.state.progress import ChannelConfig, ChannelState, Created, Deleted, States
 from busway.broker.streams.stream import Stream, native
 from busway.broker.streams.table import StreamTable
@@ -40,8 +40,8 @@ _LATEST: Final = (1 << 63) - 1
 """The latest time (ns) that a stream can be searched for."""
 
 
-class _NoJournal:
-    """A journal that stores nothing. Streams in memory end with the broker, and so do their channels."""
+class _NoProgressLog:
+    """A progress log that stores nothing. Streams in memory end with the broker, and so do their channels."""
 
     async def start(self) -> States:
         return {}
@@ -60,11 +60,11 @@ class _NoJournal:
         return {}
 
 
-def _new_journal(stream: Stream) -> ProgressLog:
-    """A journal in the folder of a stream. A stream in memory has no folder, and its channels end with the broker."""
+def _new_log(stream: Stream) -> ProgressStore:
+    """A progress log in the folder of a stream. A stream in memory has no folder, and its channels end with the broker."""
     if stream.folder is None:
-        return _NoJournal()
-    return Journal(stream.folder, native(stream.config.safety), new=stream.new)
+        return _NoProgressLog()
+    return ProgressLog(stream.folder, native(stream.config.safety), new=stream.new)
 
 
 class Channels:
@@ -84,7 +84,7 @@ class Channels:
         self._members = members
         self.channels: dict[int, dict[str, ChannelDriver]] = {}
         """The channels of each stream: by the number of the stream and the name of the channel."""
-        self.journals: dict[int, ProgressLog] = {}
+        self.journals: dict[int, ProgressStore] = {}
         """The channel journal of each stream, by the number of the stream."""
         self._dead_letters = DeadLetters(runtime, streams, create_stream)
         self._alarms: list[tuple[float, int, ChannelDriver]] = []
@@ -96,7 +96,7 @@ class Channels:
 
     async def added(self, stream: Stream) -> None:
         """Open the channels of a new or reopened stream at their recorded progress."""
-        journal = stream.channel_journal() or _new_journal(stream)
+        journal = stream.channel_journal() or _new_log(stream)
         states = await journal.start()
         self.journals[stream.number] = journal
         self.channels[stream.number] = {}
@@ -125,15 +125,15 @@ class Channels:
     def kill(self) -> None:
         """Close the files without writing, as if the process was killed."""
         for journal in self.journals.values():
-            if isinstance(journal, Journal):
-                journal.close()
+            if isinstance(journal, ProgressLog):
+                journal.kill()
 
     def changed(self, stream: Stream) -> None:
         """Apply the new safety of a stream to its channel journal."""
-        if isinstance(journal := self.journals.get(stream.number), Journal):
+        if isinstance(journal := self.journals.get(stream.number), ProgressLog):
             journal.safety = native(stream.config.safety)
 
-    def journal_of(self, stream: Stream) -> ProgressLog | None:
+    def journal_of(self, stream: Stream) -> ProgressStore | None:
         """The channel journal of a stream; None: the stream has been removed."""
         return self.journals.get(stream.number)
 
@@ -288,6 +288,11 @@ class Channels:
             if f"{row[7]:016x}{row[8]:016x}" == id_:
                 return offset
         raise OutOfRange(f"the message at offset {offset} of stream {stream.config.name!r} is not {id_}")
+
+    def damage(self, number: int) -> int:
+        """Damaged places in the progress log of a stream."""
+        journal = self.journals.get(number)
+        return 0 if journal is None else int(journal.figures().get("damage", 0))
 
     def figures(self, number: int) -> list[dict[str, Any]]:
         """The figures of all channels of a stream."""

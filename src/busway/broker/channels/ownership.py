@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from busway.broker.channels.driver import ChannelDriver, ProgressLog
-from busway.broker.channels.journal import ignore_failure
+from busway.broker.channels.driver import ChannelDriver, ProgressStore
+from busway.broker.channels.progress_log import ignore_failure
 from busway.broker.channels.state.progress import ChannelConfig, States
 from busway.broker.streams.stream import Stream
 from busway.errors import Code, Rejected
@@ -132,7 +132,7 @@ class Ownership:
             raise Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
         return list(channels.values()) if channel is None else [channels[channel]]
 
-    def adopt(self, guid: str, stream: Stream, journal: ProgressLog, states: States) -> None:
+    def adopt(self, guid: str, stream: Stream, journal: ProgressStore, states: States) -> None:
         """Take over: deliver from this replica of a stream, with the progress that its channels have."""
         self._adopted[guid, stream.name] = stream
         self._channels.journals[stream.number] = journal

@@ -19,8 +19,10 @@ from busway.errors import DataFailed
 log = logging.getLogger("busway.broker")
 
 IDENTITY: Final = "broker.json"
-CHANNELS: Final = "channels.log"
-"""The journal of a stream's channels, in the folder of the stream."""
+CHANNELS: Final = "channels"
+"""The folder with the progress of a stream's channels, in the folder of the stream."""
+JOURNAL: Final = "channels.log"
+"""The file with it that version 0.1.0 wrote."""
 _SUM: Final = "checksum"
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""An append-only file of records: the base of the journals of channels, pins and definitions.
+"""An append-only file of records: the base of the journals of pins and definitions.
 
 All methods run on the thread of the file's owner. A failed append is cut off again. Damage is logged and counted, and a
 copy of the damaged file stays.

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 MAGIC: Final = b"\xc1BWC"
-"""The magic of a channel journal. The magic of other files begins with the same three bytes."""
+"""The magic of a channel journal of version 0.1.0. The magic of other files begins with the same three bytes."""
 _HEAD: Final = struct.Struct("<4sII")
 _LENGTH: Final = struct.Struct("<I")
 # In a body no "W" follows the first two bytes of the magic.

@@ -24,7 +24,7 @@ from busway.settings import MiB
 from busway.streams import StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.channels.driver import ProgressLog
+    from busway.broker.channels.driver import ProgressStore
     from busway.broker.runtime import Runtime
     from busway.broker.streams.stores.connection import Database
     from busway.broker.streams.stores.database import DatabaseStore
@@ -334,7 +334,7 @@ class DatabaseStream(Stream):
     async def topics(self) -> list[tuple[str, int, int, int]]:
         return [(usage.topic, usage.first, usage.last, usage.count) for usage in await self.store.topics()]
 
-    def channel_journal(self) -> "ProgressLog":
+    def channel_journal(self) -> "ProgressStore":
         from busway.broker.streams.stores.channels import DatabaseJournal  # noqa: PLC0415, as above
 
         return DatabaseJournal(self.store)

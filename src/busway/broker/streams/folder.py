@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from busway.broker.storage.data_folder import CHANNELS, replace, sealed, sync, unsealed
+from busway.broker.storage.data_folder import CHANNELS, JOURNAL, replace, sealed, sync, unsealed
 from busway.broker.streams.database import FILE
 from busway.errors import DataFailed
 from busway.streams import SETTINGS, StreamConfig
@@ -144,7 +144,8 @@ def missing(folder: Path, *, made: bool, new: bool, lost: bool) -> Path | None:
     """
     if made or new:
         return folder if made and lost else None
-    journal, records = folder / CHANNELS, folder / LOG
-    if journal.exists() is records.exists():  # with neither, a user has created the stream by hand
+    progress, records = folder / CHANNELS, folder / LOG
+    has_progress = progress.exists() or (folder / JOURNAL).exists()
+    if has_progress is records.exists():  # with neither, a user has created the stream by hand
         return None
-    return records if journal.exists() else journal
+    return records if has_progress else progress

@@ -14,13 +14,14 @@ import msgspec
 
 from busway._core import Log, Selection, matches
 from busway.broker.storage.data_folder import CHANNELS
+from busway.broker.streams.damage import DamageReport
 from busway.broker.streams.stream_channels import StreamChannels
 from busway.common import environment
 from busway.errors import BusError
 from busway.streams import DEFAULT, LEVELS, Level, Safety, StreamConfig
 
 if TYPE_CHECKING:
-    from busway.broker.channels.driver import ProgressLog
+    from busway.broker.channels.driver import ProgressStore
     from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.broker")
@@ -53,8 +54,7 @@ class Stream:
         self._channels = channels
         self._stuck = False
         self._failure: str | None = None
-        self._reported: set[tuple[str, int, int, int | None, str]] = set()
-        """Damage that the log has reported already."""
+        self._damage = DamageReport(logging.getLogger("busway.broker"), f"stream {config.name!r}")
         self._dropped = 0
         self._channel_missing = False
         """Whether the channel of `retain_until` does not exist."""
@@ -169,19 +169,7 @@ class Stream:
 
     def report_damage(self) -> None:
         """Log damage that was found and not reported yet."""
-        damage = self.log.damage
-        for entry in damage:
-            if entry in self._reported:
-                continue
-            file, position, begin, end, fault = entry
-            place = f"{fault} in {file} at byte {position}"
-            if end is None:  # a record that was being written when the broker ended
-                log.warning("stream %r: %s: from offset %d on", self.config.name, place, begin)
-            elif end == begin:
-                log.warning("stream %r: %s; nothing is lost", self.config.name, place)
-            else:
-                log.error("stream %r: %s: offsets %d to %d", self.config.name, place, begin, end - 1)
-        self._reported = set(damage)
+        self._damage.report(self.log.damage)
 
     def miss(self, gone: Path | None) -> None:
         """Report that the folder of the stream, or a file in it, is missing. A log elsewhere is not empty then."""
@@ -292,7 +280,7 @@ class Stream:
         """Of each topic: its name, its first and last sequence, and the number of records."""
         return await asyncio.to_thread(self.log.topics)  # there may be very many
 
-    def channel_journal(self) -> "ProgressLog | None":
+    def channel_journal(self) -> "ProgressStore | None":
         """The channel journal in the store of this stream. None: the channel manager writes one in the folder."""
         return None
 
@@ -374,7 +362,7 @@ class Stream:
             "held": held,
             "held_bytes": held_bytes,
             "held_since": self._held_since,
-            "damage": len(self.log.damage) + len(self.lost),
+            "damage": len(self.log.damage) + len(self.lost) + self._channels.damage(self.number),
             "stuck": stuck and _stuck(*stuck),
             "mirrored": self.mirrored,
             "level": self.level,

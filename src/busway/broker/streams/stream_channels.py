@@ -24,5 +24,8 @@ class StreamChannels(Protocol):
     def floor(self, stream: "Stream", channel: str) -> int | None:
         """A channel has finished all offsets below this one; None: there is no such channel."""
 
+    def damage(self, number: int) -> int:
+        """How many damaged places the progress log of a stream has."""
+
     def figures(self, number: int) -> list[dict[str, Any]]:
         """The figures of all channels of a stream."""

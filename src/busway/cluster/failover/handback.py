@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from busway.broker.channels.driver import ProgressLog
+from busway.broker.channels.driver import ProgressStore
 from busway.broker.channels.state.progress import Entry, rebuild
 from busway.cluster.replication.known_mirrors import KnownMirrors
 from busway.cluster.replication.messages import Back, Took, Word
@@ -34,7 +34,7 @@ class Handback:
         """What was taken in of a mirror's turn, by mirror and stream."""
         self._links: dict[int, tuple[str, int]] = {}
         """Those that wait until it is noted: of which mirror, and of which turn."""
-        self._absorbing: dict[asyncio.Future[None], tuple[str, ProgressLog]] = {}
+        self._absorbing: dict[asyncio.Future[None], tuple[str, ProgressStore]] = {}
         """What is not written yet: of which stream, and where it is noted."""
         self._stopped = False
 
@@ -70,7 +70,7 @@ class Handback:
         for told in delivering.ownership.absorb(stream, rebuild(entries), back.made, back.gone, back.turn):
             self._wait(back.name, journal, told)
 
-    def _wait(self, name: str, journal: ProgressLog, told: "asyncio.Future[None]") -> None:
+    def _wait(self, name: str, journal: ProgressStore, told: "asyncio.Future[None]") -> None:
         if not _well(told):
             self._absorbing[told] = name, journal
             told.add_done_callback(self._written)

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from busway.broker.channels.journal import Journal
+from busway.broker.channels.progress_log import ProgressLog
 from busway.broker.channels.state.progress import Delivered, Done, Entry, Redriven, Stamp
 from busway.broker.streams.stream import Stream
 from busway.cluster.replication.messages import Heard, Noted, Word
@@ -59,7 +59,7 @@ class ChannelProgress:
 
     def begin(self, conn: int, guid: str, stream: Stream, number: int) -> None:
         """Start to send the channel progress of a stream. `number` identifies the stream at the mirror."""
-        if isinstance(journal := self._hub.channels.journal_of(stream), Journal):
+        if isinstance(journal := self._hub.channels.journal_of(stream), ProgressLog):
             transfer = self._transfers[conn, stream.name] = _Transfer(guid, stream.name, number)
             if stream.config.safety == "mirrored":
                 self._states.setdefault(stream.name, ProgressState(self._patience))
@@ -107,7 +107,7 @@ class ChannelProgress:
 
     # Sending.
 
-    def _recorded(self, name: str, journal: Journal, entries: list[Entry]) -> "asyncio.Future[None] | None":
+    def _recorded(self, name: str, journal: ProgressLog, entries: list[Entry]) -> "asyncio.Future[None] | None":
         serial = next(self._serials)
         for (conn, stream), transfer in self._transfers.items():
             if stream == name and transfer.snapshot:
@@ -121,7 +121,7 @@ class ChannelProgress:
             self._hub.loop.call_soon(self._hub.flush)
         return future
 
-    def _send_snapshot(self, conn: int, transfer: _Transfer, journal: Journal, entries: list[Entry]) -> None:
+    def _send_snapshot(self, conn: int, transfer: _Transfer, journal: ProgressLog, entries: list[Entry]) -> None:
         """Send the full snapshot. Later entries follow it."""
         if self._transfers.get((conn, transfer.name)) is transfer:
             transfer.snapshot = next(self._serials)
@@ -144,7 +144,7 @@ class ChannelProgress:
         self._send(conn, Noted(transfer.number, snapshot and len(parts) == 1, parts[-1], serial, stamp=stamp))
 
 
-def _position(journal: Journal) -> Stamp | None:
+def _position(journal: ProgressLog) -> Stamp | None:
     return None if journal.lineage is None else journal.lineage.place
 
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from busway.broker.channels.journal import Journal
+from busway.broker.channels.progress_log import ProgressLog
 from busway.broker.channels.state.progress import Entry, Stamp, rebuild
 from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node
@@ -37,7 +37,7 @@ class ChannelRecovery:
     def begin(self, stream: Stream, sending: Sending, known: Stamp | None) -> None:
         """A transfer to a mirror begins. `known`: the position in the channel journal that the mirror has."""
         journal = self._hub.channels.journal_of(stream)
-        if known is not None and isinstance(journal, Journal) and journal.lineage is not None:
+        if known is not None and isinstance(journal, ProgressLog) and journal.lineage is not None:
             sending.recall = journal.lineage.lacks(known)
             self._known[sending.number] = known
 
@@ -59,7 +59,7 @@ class ChannelRecovery:
             return False
         del self._parts[word.number]
         journal, loss = self._hub.channels.journal_of(stream), sending.recall
-        if not sending.recall_sent or not isinstance(journal, Journal):
+        if not sending.recall_sent or not isinstance(journal, ProgressLog):
             return False
         states = {
             name: state for name, state in rebuild(entries).items() if self._removed(stream.name, name) <= state.epoch

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from busway._core import Log
-from busway.broker.channels.journal import Journal
+from busway.broker.channels.progress_log import ProgressLog
 from busway.broker.channels.state.progress import Created, Deleted, Stamp
-from busway.broker.storage.data_folder import sync
+from busway.broker.storage.data_folder import CHANNELS, sync
 from busway.broker.storage.permissions import make_folder
 from busway.broker.streams.folder import LOG, read, write
 from busway.broker.streams.stream import FOREVER, Stream, settings
@@ -63,7 +63,7 @@ class Copy(Stream):
         super().__init__(runtime, channels, number, config, native, folder)
         self._notify = rung
         self.copied = guid
-        self.journal = Journal(folder, copy=True)
+        self.journal = ProgressLog(folder, copy=True)
         self.channels: set[str] = set()
         self.fresh = False
         """The replica has a full snapshot of the channel progress."""
@@ -77,6 +77,7 @@ class Copy(Stream):
 
     def start(self) -> None:
         self.channels = set(self.journal.open())
+        self.journal.listen()
         super().start()
 
     def change(self, config: StreamConfig) -> None:
@@ -209,6 +210,7 @@ class Copies:
                 aside.rename(old)
             folder.rename(aside)
             environment.drop_log(folder / LOG)
+            environment.drop_log(folder / CHANNELS)
             sync(self._root)
         except OSError as error:
             raise DataFailed(f"can't put the replica in {folder} aside: {error.strerror}") from error
@@ -239,6 +241,7 @@ class Copies:
 
     def _close_soon(self, copy: Copy) -> None:
         copy.log.close()  # now, since another replica gets its folder
+        copy.journal.close()
         task = self._runtime.loop.create_task(copy.close(), name=f"busway replica {copy.config.name}")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -246,7 +249,7 @@ class Copies:
     def kill(self) -> None:
         """Close the files without writing."""
         for copy in self.streams.values():
-            copy.journal.close()
+            copy.journal.kill()
 
     async def close(self) -> None:
         for copy in self.streams.values():

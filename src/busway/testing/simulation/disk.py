@@ -1,7 +1,7 @@
-"""The disk of a simulated host: stream logs that take virtual time to write, run out of space, fail and lose power.
+"""The disk of a simulated host: logs that take virtual time to write, run out of space, fail and lose power.
 
-Each log uses in-memory files of the engine, which this module writes explicitly. A broker stores its other data
-(settings, pins, channel progress) in a folder of the real file system, which survives all faults.
+The logs of streams and of channel progress use in-memory files of the engine, which this module writes explicitly. A
+broker stores its other data (settings, pins) in a folder of the real file system, which survives all faults.
 """
 
 import os

@@ -3,10 +3,12 @@
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import busway
+from busway.broker.channels.progress_log import ProgressLog
 from busway.testing import FaultProxy
 from tests.support.net import PATIENCE, eventually, within
 from tests.support.stream_kits import Place
@@ -92,25 +94,27 @@ async def test_a_reconnect_leaves_the_settings_as_somebody_has_changed_them(tmp_
                 assert (await channel.info()).lease == 600
 
 
-async def test_safety_that_is_changed_holds_for_what_channels_note(
+async def test_safety_that_is_changed_holds_for_the_progress_of_channels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced = 0
+    at_once: list[bool] = []
+    write = ProgressLog.write
 
-    def sync(fd: int) -> None:
-        nonlocal synced
-        synced += 1
+    def watched(progress: ProgressLog, entries: Any) -> "asyncio.Future[None]":
+        written = write(progress, entries)
+        at_once.append(written.done())
+        return written
 
-    monkeypatch.setattr("busway.broker.channels.journal._sync", sync)
+    monkeypatch.setattr(ProgressLog, "write", watched)
     async with busway.serve(data=tmp_path) as server, server.connect() as bus:
         await bus.create_stream("s", ["s"], safety="written")
         await bus.publish_many("s", [b"1", b"2"], durable=True)
         async with bus.channel("s", "c") as channel:
             await (await channel.recv(timeout=PATIENCE)).ack()
-            assert synced == 0
+            assert at_once[-1]
             await bus.update_stream("s", safety="synced")
             await (await channel.recv(timeout=PATIENCE)).ack()
-            assert synced > 0
+            assert not at_once[-1], "it waits for a sync"
 
 
 async def test_a_bucket_that_vanishes_under_a_broker_is_told(tmp_path: Path) -> None:

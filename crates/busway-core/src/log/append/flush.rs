@@ -17,6 +17,24 @@ const INDEXES: u64 = 1024;
 impl Log {
     /// Passes appended records to the writer.
     pub fn flush(&mut self) {
+        self.queue();
+        self.wake();
+    }
+
+    /// As `flush`, but writes the records before it returns if nothing else waits and they need no sync. The bell does
+    /// not ring for them.
+    pub fn flush_here(&mut self) {
+        self.queue();
+        let written = match &self.threads {
+            Some(writer) => writer.try_lock().is_ok_and(|mut writer| writer.write_here(&self.shared)),
+            None => false,
+        };
+        if !written {
+            self.wake();
+        }
+    }
+
+    fn queue(&mut self) {
         if !self.tail.is_empty() {
             let bytes = std::mem::take(&mut self.tail);
             let size = bytes.len();
@@ -57,7 +75,6 @@ impl Log {
             self.marked = self.bucket.marks.len();
             (self.tail_from, self.tail_at) = (self.next, summary.length);
         }
-        self.wake();
     }
 
     pub(super) fn wake(&mut self) {

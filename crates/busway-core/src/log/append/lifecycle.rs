@@ -8,7 +8,7 @@ use crate::log::bucket::{index_name, log_name, Building};
 use crate::log::files::memory::Simulated;
 use crate::log::files::{replace, Files};
 use crate::log::recover;
-use crate::log::writer::{Bell, Shared, State, Writer};
+use crate::log::writer::{run, Bell, Shared, State, Writer};
 use crate::log::{Error, Settings};
 
 impl Log {
@@ -53,9 +53,10 @@ impl Log {
             stuck: false.into(),
             bell: bell.unwrap_or_else(|| Box::new(|| {})),
         });
-        let thread = threaded.then(|| {
+        let threads = threaded.then(|| Arc::new(Mutex::new(Writer::default())));
+        let thread = threads.clone().map(|writer| {
             let shared = shared.clone();
-            std::thread::spawn(move || Writer::default().run(&shared))
+            std::thread::spawn(move || run(&writer, &shared))
         });
         Self {
             shared,
@@ -76,6 +77,7 @@ impl Log {
             failed: None,
             held: (0, 0),
             writer: (!threaded).then(Writer::default),
+            threads,
             thread,
             by_hand: false,
             front: None,

@@ -1,4 +1,4 @@
-"""The channel journal of a stream in a database: the interface of `broker.channels.journal.Journal` over a `Store`.
+"""The channel journal of a stream in a database: the interface of `broker.channels.progress_log.ProgressLog` over a `Store`.
 
 The state of each channel is stored as entries under the keys 0, 1, …; only changed ones are saved. Entries that are
 written while one transaction runs are saved by the next one.
