@@ -6,10 +6,11 @@ import jsonschema
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from busway import _core
 from busway.gateway.documents.openapi import document
-from busway.gateway.documents.operations import COMMANDS, OPERATIONS
 
-SCHEMAS = document()["components"]["schemas"]
+DOCUMENT = document()
+SCHEMAS = DOCUMENT["components"]["schemas"]
 
 
 def holds(name, value, schemas=SCHEMAS):
@@ -25,11 +26,34 @@ def test_the_document_is_valid(keys):
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
-def test_every_operation_is_there_under_its_own_name():
-    made = document()["paths"]
-    assert len({operation.id for operation in OPERATIONS}) == len(OPERATIONS)
-    for operation in OPERATIONS:
-        assert made[operation.path][operation.method]["operationId"] == operation.id
+async def test_every_page_and_command_of_the_door_is_described(door):
+    (opened,) = door.server._doors
+    routes = {resource.canonical for resource in opened._runner.app.router.resources()}
+    assert routes - {"/{path}"} <= {*DOCUMENT["paths"]}
+    commands = {*opened.commands._table}
+    assert commands == {schema["properties"]["cmd"]["const"] for schema in SCHEMAS.values() if _is_command(schema)}
+    by_url = DOCUMENT["paths"]["/"]["get"]["parameters"]
+    assert commands == {*next(one["schema"]["enum"] for one in by_url if one["name"] == "cmd")}
+    for form in ("Flat", "Headers"):
+        named = {
+            one["$ref"].rpartition("/")[2].removeprefix(form).lower() for one in SCHEMAS[f"{form}Request"]["anyOf"]
+        }
+        assert named == commands | {"call"}
+
+
+def _is_command(schema):
+    return "cmd" in schema.get("properties", {})
+
+
+def test_every_operation_has_its_own_name():
+    names = [one["operationId"] for methods in DOCUMENT["paths"].values() for one in methods.values()]
+    assert len(names) == len({*names})
+
+
+def test_the_document_has_the_name_of_the_server_and_its_url():
+    made = document(title="mine", url="http://127.0.0.1:1")
+    assert (made["info"]["title"], made["info"]["version"]) == ("mine", _core.__version__)
+    assert made["servers"] == [{"url": "http://127.0.0.1:1"}]
 
 
 REQUESTS = [
@@ -104,7 +128,9 @@ def test_with_keys_every_command_but_ping_needs_them():
     for request in REQUESTS:
         assert holds("FlatRequest", {**request, **signed}, schemas)
         assert holds("FlatRequest", request, schemas) == (request.get("cmd") == "ping")
-    assert len(REQUESTS) == len({command.name for command in COMMANDS}) + 2
+    headed = {"headers": {"cmd": "query", "mq": "a"}}
+    assert not holds("HeadersRequest", headed, schemas)
+    assert holds("HeadersRequest", {"headers": headed["headers"] | signed}, schemas)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ class Routes:
         self._door = door
         self._server = server
         self._handler = Handler(door, door.commands, door.settings)
+        self._openapi = openapi.document(title=server.name, keys=door.guard.active)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Handle a command, a call, or the upgrade to a WebSocket."""
@@ -147,7 +148,7 @@ class Routes:
     async def openapi(self, request: web.Request) -> web.Response:
         """The OpenAPI document of the port."""
         del request
-        return web.json_response(openapi.document(title=self._server.name, keys=self._door.guard.active))
+        return web.json_response(self._openapi)
 
     async def asyncapi(self, request: web.Request) -> web.Response:
         """The AsyncAPI document of the bus."""
