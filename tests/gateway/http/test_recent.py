@@ -49,7 +49,7 @@ async def test_subscribers_get_the_same_at_once_and_later(door, body):
         assert (await ws.recv())["status"] == 200
         now = await ws.recv()
         [opened] = door.server._open
-        opened._recent.__init__()
+        opened.commands.recent.__init__()
         await ws.done(cmd="sub", mq="Q", channel="later")
         later = await ws.recv()
         assert now.pop("channel") == "now"

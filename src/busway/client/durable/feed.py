@@ -1,17 +1,16 @@
 """Bulk feeds: keep many durable publishes in flight, in order, for programs that need no positions of them.
 
-A driver over the durable publisher; Bus.feed() makes it. A Feed sends runs of payloads that share topic and fields,
-and an error names its run. A ReportedFeed sends single messages and calls back with the result of each.
+A driver over the durable publisher; Bus.feed() makes it. It sends runs of payloads that share topic and fields, and an
+error names its run; or single messages, whose results go to a report.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from busway.client.durable.in_flight import MixedBatch, Refused, ReportedBatch, Row, Single, Stored
+from busway.client.durable.in_flight import BatchReport
 from busway.client.durable.publisher import DurablePublisher
 from busway.errors import BusError, Timeout
 
@@ -47,15 +46,15 @@ class Feed:
         self._core = core
         self._publisher = publisher
         self._patience = patience
-        self._answers: deque[tuple[Sequence[Run], asyncio.Future[Any], MixedBatch | None]] = deque()
+        self.begin = publisher.begin
+        """Send one message, apart from the runs: see DurablePublisher.begin()."""
+        self.begin_later = publisher.begin_later
+        """Likewise, when there is room and a connection."""
+        self._answers: deque[tuple[Sequence[Run], BatchReport]] = deque()
 
     def skip(self, number: int) -> None:
         """Use no publish number up to this one for later messages."""
         self._core.session.skip(number)
-
-    def reported(self, stored: Stored, refused: Refused) -> "ReportedFeed":
-        """A feed of single messages, independent of the runs, that reports each result to a callback."""
-        return ReportedFeed(self._publisher, stored, refused)
 
     async def send(self, runs: Iterable[Run]) -> None:
         """Send these as soon as there is room. Raises RunFailed for an earlier run, too, or Timeout."""
@@ -74,11 +73,11 @@ class Feed:
         try:
             async with asyncio.timeout(self._patience) as limit:
                 while self._answers:
-                    runs, answer, mixed = self._answers.popleft()
+                    runs, report = self._answers.popleft()
                     try:
-                        await asyncio.shield(answer)
+                        await asyncio.shield(report.answer)
                     except BusError as error:
-                        raise _failed(runs, mixed, error) from error
+                        raise _failed(runs, report, error) from error
                     self._postpone(limit)
         except TimeoutError as error:
             raise self._timeout() from error
@@ -95,57 +94,40 @@ class Feed:
     async def _send_many(self, runs: Iterable[Run], limit: asyncio.Timeout) -> None:
         for run in runs:
             try:
-                answers = await self._publisher.begin_many(run.topic, run.payloads, run.fields)
+                reports = await self._publisher.begin_many(run.topic, run.payloads, run.fields)
             except BusError as error:
                 raise RunFailed(run, error) from error
-            self._answers.extend(([run], answer, None) for answer in answers)
+            self._answers.extend(([run], report) for report in reports)
             self._check(limit)
 
     async def _send_each(self, runs: list[Run], limit: asyncio.Timeout) -> None:
         """Send runs of one payload each."""
-        messages = [Single(topic, payloads[0], fields, time) for _, topic, payloads, fields, time in runs]
+        messages = [(topic, payloads[0], fields, time) for _, topic, payloads, fields, time in runs]
         done = 0
         while done < len(runs):
             try:
-                mixed, end = await self._publisher.begin_each(messages, done)
+                report, end = await self._publisher.begin_each(messages, done)
             except BusError as error:
                 raise RunFailed(runs[done], error) from error
-            self._answers.append((runs[done:end], mixed.answer, mixed))
+            self._answers.append((runs[done:end], report))
             done = end
             self._check(limit)
 
     def _check(self, limit: asyncio.Timeout) -> None:
         """Raise the error of a refused run, if there is one."""
         answers = self._answers
-        while answers and answers[0][1].done():
-            runs, answer, mixed = answers.popleft()
-            if isinstance(error := answer.exception(), BusError):
-                raise _failed(runs, mixed, error)
+        while answers and answers[0][1].answer.done():
+            runs, report = answers.popleft()
+            if isinstance(error := report.answer.exception(), BusError):
+                raise _failed(runs, report, error)
         self._postpone(limit)
-
-
-class ReportedFeed:
-    """Sends messages one by one and reports their results while the broker's answer is read.
-
-    `stored` is called with messages stored at consecutive positions and the position of the first, `refused` with a
-    message and its error.
-    """
-
-    begin: Callable[[Row], bool]
-    """Send a message: topic, payload, encoded fields, and any object that the callbacks are to get back.
-
-    False: it was not sent, since there is no room or no connection. Bus.publish() waits for both.
-    """
-
-    def __init__(self, publisher: DurablePublisher, stored: Stored, refused: Refused) -> None:
-        self.begin = partial(publisher.begin, ReportedBatch(stored, refused))
 
 
 def _is_single(run: Run) -> bool:
     return len(run.payloads) == 1
 
 
-def _failed(runs: Sequence[Run], mixed: MixedBatch | None, error: BusError) -> RunFailed:
-    failed = RunFailed(runs[mixed.refused if mixed is not None else 0], error)
+def _failed(runs: Sequence[Run], report: BatchReport, error: BusError) -> RunFailed:
+    failed = RunFailed(runs[report.failed if len(runs) > 1 else 0], error)
     failed.__cause__ = error
     return failed

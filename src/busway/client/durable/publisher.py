@@ -21,17 +21,8 @@ from busway.client.connection.connection import Connection
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
 from busway.client.connection.sender import PUBLISH
-from busway.client.durable.in_flight import (
-    InFlight,
-    MixedBatch,
-    ReportedBatch,
-    ReportedPublish,
-    Row,
-    SentBatch,
-    Single,
-    Unanswered,
-)
-from busway.client.durable.recovery import MOST, ask
+from busway.client.durable import recovery
+from busway.client.durable.in_flight import MOST, NO_TIMES, BatchReport, InFlight, Report, Row, SingleReport
 from busway.client.typed.protocol import outgoing
 from busway.common import environment
 from busway.common.durations import seconds
@@ -45,14 +36,16 @@ DURABLE: Final = 0x04
 Lasting: TypeAlias = float | str | timedelta
 """A duration: seconds, text such as 90s or 7d, or a timedelta."""
 
+Single: TypeAlias = tuple[str, bytes | str, bytes, int]
+"""A message with its own topic, encoded fields and time of sending; 0: now."""
+
 _MAX_BYTES: Final = 32 << 20
 """Most bytes in flight before a publish waits for room."""
 _OVERHEAD: Final = 256
 """Bytes counted per message besides its payload. They also keep the number of messages in flight below the number that
 a stream remembers of each client."""
-_CHUNK: Final = 1024
-_SAME_TIME: Final = 20_000_000
-"""Nanoseconds in which messages of a reported feed share one time of sending."""
+_MAX_GROWN: Final = MOST * _OVERHEAD
+"""Bytes from which a batch gets no further message, so it has at most MOST."""
 _LONGEST: Final = 100 * 365.25 * 86400
 _UNSENT: Final = "not sent, and will not be stored"
 _UNKNOWN: Final = "sent, and may still be stored"
@@ -61,23 +54,10 @@ _UNKNOWN: Final = "sent, and may still be stored"
 class PendingPublish(Coroutine[Any, Any, Position]):
     """A durable publish in flight. Awaiting it returns the position; as a coroutine it can also run as a task."""
 
-    __slots__ = ("_steps", "answer", "fields", "payload", "sent", "times", "topic")
+    __slots__ = ("_steps", "answer")
 
-    def __init__(
-        self,
-        answer: "asyncio.Future[Position]",
-        topic: str,
-        payload: bytes | str,
-        fields: bytes,
-        times: tuple[int, int],
-        sent: int,
-    ) -> None:
+    def __init__(self, answer: "asyncio.Future[Position]") -> None:
         self.answer = answer
-        self.topic = topic
-        self.payload = payload
-        self.fields = fields
-        self.times = times
-        self.sent = sent
 
     def __await__(self) -> Generator[Any, None, Position]:
         return self.answer.__await__()
@@ -104,9 +84,9 @@ class DurablePublisher:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._singles: dict[int, PendingPublish] = {}
-        """Messages that were sent one by one, by number."""
+        self._singles = SingleReport()
         self._batches: deque[InFlight] = deque()
+        """In the order of their numbers."""
         self._bytes = 0
         self._room: deque[asyncio.Future[None]] = deque()
         self._queue = asyncio.Lock()
@@ -116,7 +96,9 @@ class DurablePublisher:
         """Brokers that may have stored some of these messages without an answer, with the last number sent to each."""
 
     def __len__(self) -> int:
-        return len(self._singles) + sum(batch.left for batch in self._batches)
+        return sum(batch.left for batch in self._batches)
+
+    # One message.
 
     def publish(
         self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int], within: float | None = None
@@ -155,63 +137,6 @@ class DurablePublisher:
             state = _UNSENT if pending is None else _UNKNOWN
             raise Timeout(f"the message on {topic!r} was not acknowledged within {within:g} s: {state}") from None
 
-    def begin(self, reported: ReportedBatch, row: Row) -> bool:
-        """Send a message of a reported feed if that is possible at once. False: it was not sent."""
-        core = self._core
-        connection = core.connection
-        if connection is None or self._full(connection):
-            return False
-        now = environment.time_ns()
-        payload = row[1]
-        number = core.session.send(PUBLISH, row[0], payload, flags=DURABLE, fields=row[2], time=now)
-        batch = reported.last
-        if number != batch.end or not batch.left or now - batch.time > _SAME_TIME or batch.size > _CHUNK * _OVERHEAD:
-            batch = reported.make(number, now)
-            self._batches.append(batch)
-        size = len(payload) + _OVERHEAD
-        batch.rows.append(row)
-        batch.end += 1
-        batch.left += 1
-        batch.size += size
-        self._bytes += size
-        return True
-
-    async def begin_each(self, messages: Sequence[Single], start: int = 0) -> tuple[MixedBatch, int]:
-        """Send messages from index `start` on. Returns the batch in flight and the index of the first unsent message.
-
-        A message that can't be sent ends the batch, or raises if it is the first one.
-        """
-        part = messages[start : start + _CHUNK]
-        connection = await self._ready(sum(len(message.payload) for message in part) + _OVERHEAD * len(part))
-        now, send, first, count = environment.time_ns(), self._core.session.send, 0, 0
-        for topic, payload, fields, sent in part:
-            try:
-                number = send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=sent or now)
-            except BusError:
-                if not count:
-                    raise
-                break
-            first = first or number
-            count += 1
-        part = part[:count]
-        size = sum(len(message.payload) for message in part) + _OVERHEAD * count
-        mixed = MixedBatch(first, part, now, size, self._core.loop.create_future())
-        self._add(mixed, connection)
-        return mixed, start + count
-
-    async def begin_many(
-        self, topic: str, payloads: Sequence[bytes | str], fields: bytes
-    ) -> "list[asyncio.Future[Placed]]":
-        """Send payloads of one topic in order. Returns the future answers of the batches."""
-        answers: list[asyncio.Future[Placed]] = []
-        for begin in range(0, len(payloads), _CHUNK):
-            part, done = payloads[begin : begin + _CHUNK], 0
-            while done < len(part):
-                answer, done = await self._begin_many(topic, part, done, fields, (0, 0))
-                if answer is not None:
-                    answers.append(answer)
-        return answers
-
     async def _publish_later(self, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]) -> Position:
         return await (await self._begin_later(topic, payload, fields, times))
 
@@ -222,27 +147,89 @@ class DurablePublisher:
         return self._begin(connection, topic, payload, fields, times)
 
     def _begin(
-        self,
-        connection: Connection,
-        topic: str,
-        payload: bytes | str,
-        fields: bytes,
-        times: tuple[int, int],
+        self, connection: Connection, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]
     ) -> PendingPublish:
-        core = self._core
+        answer = self._core.loop.create_future()
+        alone = self._send(self._singles, topic, payload, fields, times, answer)
+        connection.frame_encoded(alone=alone)
+        return PendingPublish(answer)
+
+    def begin(self, report: Report, topic: str, payload: bytes | str, fields: bytes, own: Any) -> bool:
+        """Send a message if there is room and a connection. False: it was not sent.
+
+        `report` gets its result, with `own` in its row, while the broker's answer is read.
+        """
+        connection = self._core.connection
+        if connection is None or self._full(connection):
+            return False
+        self._send(report, topic, payload, fields, NO_TIMES, own)
+        return True
+
+    async def begin_later(self, report: Report, topic: str, payload: bytes | str, fields: bytes, own: Any) -> None:
+        """Like begin(), but wait for room and a connection."""
+        await self._ready(len(payload) + _OVERHEAD)
+        self._send(report, topic, payload, fields, NO_TIMES, own)
+
+    def _send(
+        self, report: Report, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int], own: Any
+    ) -> bool:
+        """Send a message now, in the last batch if that has the same report. Returns whether it is alone in flight."""
         now = environment.time_ns()
-        number = core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
-        self._singles[number] = pending = PendingPublish(core.loop.create_future(), topic, payload, fields, times, now)
-        self._bytes += len(payload) + _OVERHEAD
-        connection.frame_encoded(alone=len(self._singles) == 1)
-        return pending
+        number = self._core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
+        size = len(payload) + _OVERHEAD
+        self._bytes += size
+        batches = self._batches
+        if batches:
+            batch = batches[-1]
+            if batch.report is report and batch.size < _MAX_GROWN and number == batch.first + len(batch.items):
+                batch.items.append((topic, payload, fields, times, now, own))
+                batch.left += 1
+                batch.size += size
+                return False
+        batches.append(InFlight(number, report, [(topic, payload, fields, times, now, own)], size))
+        return len(batches) == 1
+
+    # Many messages.
+
+    async def begin_each(self, messages: Sequence[Single], start: int = 0) -> tuple[BatchReport, int]:
+        """Send messages from index `start` on. Returns the report in flight and the index of the first unsent message.
+
+        A message that can't be sent ends the batch, or raises if it is the first one.
+        """
+        part = messages[start : start + MOST]
+        connection = await self._ready(_size([payload for _, payload, _, _ in part]))
+        now, send, first = environment.time_ns(), self._core.session.send, 0
+        rows: list[Row] = []
+        for topic, payload, fields, time in part:
+            try:
+                number = send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=time or now)
+            except BusError:
+                if not rows:
+                    raise
+                break
+            first = first or number
+            rows.append((topic, payload, fields, NO_TIMES, time or now, None))
+        report = BatchReport(self._core.loop.create_future(), positions=False)
+        self._add(InFlight(first, report, rows, _size([row[1] for row in rows])), connection)
+        return report, start + len(rows)
+
+    async def begin_many(self, topic: str, payloads: Sequence[bytes | str], fields: bytes) -> list[BatchReport]:
+        """Send payloads of one topic in order. Returns the reports in flight."""
+        reports: list[BatchReport] = []
+        for begin in range(0, len(payloads), MOST):
+            part, done = payloads[begin : begin + MOST], 0
+            while done < len(part):
+                report, done = await self._begin_many(topic, part, done, fields, NO_TIMES, positions=False)
+                if report is not None:
+                    reports.append(report)
+        return reports
 
     async def publish_many(
         self,
         topic: str,
         payloads: Iterable[object],
         fields: bytes,
-        times: tuple[int, int] = (0, 0),
+        times: tuple[int, int] = NO_TIMES,
         within: float | None = None,
     ) -> Placed:
         """Send payloads in order, wait at most `within` seconds until all are stored, and return their positions."""
@@ -255,10 +242,10 @@ class DurablePublisher:
                     done = 0
                     while done < len(part):
                         before = done
-                        answer, done = await self._begin_many(full, part, done, fields, times)
+                        report, done = await self._begin_many(full, part, done, fields, times, positions=True)
                         sent += done - before
-                        if answer is not None:
-                            answers.append(answer)
+                        if report is not None:
+                            answers.append(report.answer)
                         while answers and answers[0].done():
                             placed.extend(answers.popleft().result())
                 while answers:
@@ -273,9 +260,16 @@ class DurablePublisher:
         return placed
 
     async def _begin_many(
-        self, topic: str, payloads: Sequence[bytes | str], start: int, fields: bytes, times: tuple[int, int]
-    ) -> "tuple[asyncio.Future[Placed] | None, int]":
-        """Send as many payloads as possible now. Returns their future answer and the index of the first unsent one."""
+        self,
+        topic: str,
+        payloads: Sequence[bytes | str],
+        start: int,
+        fields: bytes,
+        times: tuple[int, int],
+        *,
+        positions: bool,
+    ) -> tuple[BatchReport | None, int]:
+        """Send as many payloads as possible now. Returns their report and the index of the first unsent one."""
         core = self._core
         connection = await self._ready(_size(payloads) if start == 0 else 0)
         now = environment.time_ns()
@@ -285,16 +279,18 @@ class DurablePublisher:
             if not (connection.paused or connection.stopped):
                 await asyncio.sleep(0)
             return None, end
-        part = payloads[start:end] if end - start < len(payloads) else payloads
-        batch = SentBatch(first, topic, part, fields, times, now, _size(part), core.loop.create_future())
-        self._add(batch, connection)
-        return batch.answer, end
+        part = list(payloads[start:end])
+        report = BatchReport(core.loop.create_future(), positions=positions)
+        self._add(InFlight(first, report, part, _size(part), (topic, b"", fields, times, now, None)), connection)
+        return report, end
 
     def _add(self, batch: InFlight, connection: Connection) -> None:
         self._batches.append(batch)
         self._bytes += batch.size
         if len(self._batches) == 1:
             connection.flush()  # a single batch gains nothing by waiting for the end of the loop iteration
+
+    # Room.
 
     def _full(self, connection: Connection) -> bool:
         """Whether a new message has to wait."""
@@ -322,59 +318,55 @@ class DurablePublisher:
         finally:
             self._queued -= 1
 
+    def _make_room(self) -> None:
+        while self._room and self._bytes < _MAX_BYTES:
+            if not (future := self._room.popleft()).done():
+                future.set_result(None)
+
+    # Answers of the broker.
+
     def stored(self, number: int, count: int, where: tuple[str, str], offset: int, sequence: int) -> None:
         """Process the broker's answer that `count` messages from this number on are stored."""
-        singles, end = self._singles, number + count
+        end = number + count
         while number < end:
-            if (pending := singles.pop(number, None)) is not None:
-                self._bytes -= len(pending.payload) + _OVERHEAD
-                if not pending.answer.done():
-                    pending.answer.set_result(position_at(where, offset, sequence))
-                handled = 1
-            elif (batch := self._find(number)) is not None:
-                handled, new = batch.mark(number, end - number, position_at(where, offset, sequence))
-                if new:
-                    self._release(batch, new)
+            handled = 1  # a message that was sent again may be answered twice
+            if (batch := self._find(number)) is not None:
+                handled = batch.stored(number, end - number, position_at(where, offset, sequence))
                 if not batch.left:
-                    batch.finish()
-            else:  # a message that was sent again may be answered twice
-                handled = 1
+                    self._remove(batch)
             number, offset, sequence = number + handled, offset + handled, sequence + handled
         self._make_room()
 
     def refused(self, number: int, code: int, text: str) -> bool:
         """Process the broker's refusal to store a message. False: the number is not that of a durable publish."""
-        if not code:
+        if not code or (batch := self._find(number)) is None:
             return False
-        if number in self._singles:
-            self._refuse_single(number, from_code(code, text))
-        elif (batch := self._find(number)) is not None:
-            self._refuse(batch, number, from_code(code, text))
-        else:
-            return False
+        self._refuse(batch, number, from_code(code, text))
         self._make_room()
         return True
 
-    def _refuse_single(self, number: int, error: BusError) -> None:
-        pending = self._singles.pop(number)
-        self._bytes -= len(pending.payload) + _OVERHEAD
-        self._fail(pending.answer, pending.topic, error)
-
     def _refuse(self, batch: InFlight, number: int, error: BusError) -> None:
-        topic = batch.topic_of(number)
-        if not isinstance(batch, ReportedPublish):
-            self._fail(batch.answer, topic, error)
-        elif batch.refuse(number, error):
-            self._core.events.emit(Event(kind="rejected", topic=topic, error=error))
-        else:
-            return
-        self._release(batch, 1)
+        if batch.refused(number, error):
+            self._core.events.emit(Event(kind="rejected", topic=batch.row(number)[0], error=error))
+            if not batch.left:
+                self._remove(batch)
 
-    def _fail(self, answer: "asyncio.Future[Any]", topic: str, error: BusError) -> None:
-        if not answer.done():
-            answer.set_exception(error)
-            answer.exception()  # if no caller awaits the answer, the event reports the error
-        self._core.events.emit(Event(kind="rejected", topic=topic, error=error))
+    def _find(self, number: int) -> InFlight | None:
+        """The batch of a message, if it has one."""
+        if self._batches and 0 <= number - (found := self._batches[0]).first < len(found.items):
+            return found
+        index = bisect_right(self._batches, number, key=lambda batch: batch.first) - 1
+        return found if index >= 0 and number < (found := self._batches[index]).end else None
+
+    def _remove(self, batch: InFlight) -> None:
+        """Remove a batch whose messages are all answered."""
+        if self._batches[0] is batch:
+            self._batches.popleft()
+        else:
+            self._batches.remove(batch)
+        self._bytes -= batch.size
+
+    # Lost connections.
 
     def disconnected(self, broker: str) -> None:
         """Record which messages this broker may have got before its connection was lost."""
@@ -389,14 +381,15 @@ class DurablePublisher:
         `patience`: seconds to find out what other brokers have stored.
         """
         await self._ask_stored(patience)
-        batches = {batch.first: batch for batch in self._batches}
-        for number in sorted([*self._singles, *batches]):
-            if (pending := self._singles.get(number)) is not None:
-                self._send_again(
-                    [Unanswered(number, pending.topic, pending.payload, pending.fields, pending.times, pending.sent)]
-                )
-            else:
-                self._send_again(list(batches[number].unanswered()))
+        for batch in list(self._batches):
+            for number in batch.unanswered():
+                topic, payload, fields, times, sent, _ = batch.row(number)
+                try:
+                    self._core.session.send(
+                        PUBLISH, topic, payload, flags=DURABLE, fields=fields, number=number, time=sent, times=times
+                    )
+                except BusError as error:  # another server may have other limits
+                    self._refuse(batch, number, error)
         self._make_room()
 
     async def _ask_stored(self, patience: float) -> None:
@@ -405,12 +398,12 @@ class DurablePublisher:
         numbers = [number for number in self._numbers() if number <= max(others.values(), default=0)]
         unknown: set[str] = set()
         doubtful = 0
-        for begin in range(0, len(numbers), MOST):
-            part = numbers[begin : begin + MOST]
+        for begin in range(0, len(numbers), recovery.MOST):
+            part = numbers[begin : begin + recovery.MOST]
             possible = {guid for guid, last in others.items() if last >= part[0]}
             unsure: list[str] = []
             if brokers := sorted(possible - unknown):
-                answer = await ask(self._core, brokers, part, patience)
+                answer = await recovery.ask(self._core, brokers, part, patience)
                 unknown.update(answer.unknown)
                 unsure = answer.unsure
                 for run in answer.stored:
@@ -423,57 +416,18 @@ class DurablePublisher:
             self._core.events.emit(Event(kind="doubtful", count=doubtful))
 
     def _numbers(self) -> list[int]:
-        """The numbers of all unanswered messages."""
-        numbers = (message.number for batch in self._batches for message in batch.unanswered())
-        return sorted([*self._singles, *numbers])
-
-    def _send_again(self, messages: list[Unanswered]) -> None:
-        send = self._core.session.send
-        for number, topic, payload, fields, times, sent in messages:
-            try:
-                send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, number=number, time=sent, times=times)
-            except BusError as error:  # another server may have other limits
-                if number in self._singles:
-                    self._refuse_single(number, error)
-                elif (batch := self._find(number)) is not None:
-                    self._refuse(batch, number, error)
+        """The numbers of all unanswered messages, in order."""
+        return [number for batch in self._batches for number in batch.unanswered()]
 
     def end(self, error: BusError) -> None:
         """Fail all unanswered messages, since there will be no further connection."""
-        answers: list[asyncio.Future[Any] | ReportedPublish] = [pending.answer for pending in self._singles.values()]
-        answers += [batch.answer for batch in self._batches]
-        self._singles, self._batches = {}, deque()
-        for answer in answers:
-            if not answer.done():
-                answer.set_exception(copy(error))
-                answer.exception()
+        batches, self._batches = self._batches, deque()
+        for batch in batches:
+            for number in batch.unanswered():
+                batch.refused(number, copy(error))
         while self._room:
             if not (future := self._room.popleft()).done():
                 future.set_exception(copy(error))
-
-    def _find(self, number: int) -> InFlight | None:
-        """The batch of a message, if it has one."""
-        if self._batches and self._batches[0].first <= number < self._batches[0].end:
-            return self._batches[0]
-        index = bisect_right(self._batches, number, key=lambda batch: batch.first) - 1
-        found = self._batches[index] if index >= 0 else None
-        return found if found is not None and number < found.end else None
-
-    def _release(self, batch: InFlight, count: int) -> None:
-        """Count `count` messages of a batch as answered, and remove the batch after its last one."""
-        batch.left -= count
-        if batch.left:
-            return
-        if self._batches and self._batches[0] is batch:
-            self._batches.popleft()
-        else:
-            self._batches.remove(batch)
-        self._bytes -= batch.size
-
-    def _make_room(self) -> None:
-        while self._room and self._bytes < _MAX_BYTES:
-            if not (future := self._room.popleft()).done():
-                future.set_result(None)
 
 
 def _size(payloads: Sequence[bytes | str]) -> int:
@@ -488,8 +442,8 @@ def _parts(topic: str, items: list[Any]) -> Iterator[tuple[str, Sequence[bytes |
         pairs = [outgoing(topic, item) for item in items]
         encoded = [(full, [data for _, data in group]) for full, group in groupby(pairs, itemgetter(0))]
     for full, data in encoded:
-        for begin in range(0, len(data), _CHUNK):
-            yield full, data[begin : begin + _CHUNK]
+        for begin in range(0, len(data), MOST):
+            yield full, data[begin : begin + MOST]
 
 
 def times_of(expires: Lasting | datetime | None, delay: Lasting | None, deliver_at: datetime | None) -> tuple[int, int]:

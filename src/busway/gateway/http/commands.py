@@ -1,26 +1,25 @@
 """Commands of the JSON door: maps each command of a client to streams, channels and services of the bus.
 
-Sessions call `run`. A command is done when `run` returns, or when the returned coroutine ends. A `pub` needs neither a
-coroutine nor a task: the session answers as soon as the broker confirms the message, before its delivery.
+Sessions call `run`. A command is done when `run` returns, or when the returned coroutine ends.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 from busway.client.bus import Bus
-from busway.client.durable.publisher import PendingPublish
 from busway.errors import BusError, Code
 from busway.gateway.auth.guard import Guard
 from busway.gateway.http import fast_publish
+from busway.gateway.http.publisher import Publisher
+from busway.gateway.http.recent import RecentMessages
 from busway.gateway.json import envelope
 from busway.gateway.json.config import Http
 from busway.gateway.json.counters import Counters
 from busway.gateway.json.envelope import FLAT, Request
 from busway.gateway.json.session import Session
-from busway.gateway.json.statuses import BAD, FAILED, NO_CMD, NO_DATA, NOT_FOUND, OK, Refused
+from busway.gateway.json.statuses import BAD, NO_CMD, NO_DATA, NOT_FOUND, OK, Refused
 from busway.gateway.queues import filters
 from busway.gateway.queues.calls import GONE_TEXT, Calls
 from busway.gateway.queues.consumers import QueueConsumers
@@ -52,6 +51,8 @@ class Commands:
         self.consumers = QueueConsumers(bus, settings.aside)
         self.sessions: dict[str, Session] = {}
         self.counters = Counters()
+        self.recent = RecentMessages()
+        self.publisher = Publisher(bus, queues, self.counters, self.recent)
         self.services = DoorServices(bus, queues, settings, self)
         self.calls = Calls(bus, queues, self.services, settings, guard, self.publish)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -115,37 +116,13 @@ class Commands:
         queue = self.queues.find(mq)
         if queue is None or queue.topic is None:
             raise Refused(NOT_FOUND, f"MQ({mq}) Not Found")
-        session.busy += 1
-        try:
-            pending = self.publish(queue, request, session.id)
-        except BaseException:
-            session.busy -= 1
-            raise
-        done = partial(self._stored, session, request, queue, mq if ack else None)
-        if type(pending) is PendingPublish:
-            pending.answer.add_done_callback(done)
-        else:  # the client of the bus has too much in flight, so the publish must wait
-            asyncio.ensure_future(pending).add_done_callback(done)
+        self.publisher.publish(session, request, queue, mq if ack else None)
 
     def publish(self, queue: Queue, request: Request, sender: str) -> Coroutine[Any, Any, Any]:
         """Publish the message of a request durably; the result is done when it is stored."""
         assert queue.topic is not None
         payload, fields = envelope.stored(request, request.ident, sender)
         return self._publish(queue.topic, payload, fields=fields, durable=True)
-
-    def _stored(
-        self, session: Session, request: Request, queue: Queue, mq: str | None, answer: "asyncio.Future[Any]"
-    ) -> None:
-        """Answer a `pub` whose message is stored or refused. Without `mq` the client gets only errors."""
-        session.busy -= 1
-        error = answer.exception() if not answer.cancelled() else Refused(FAILED, "the broker stops")
-        if error is not None:
-            session.fail(request, error if isinstance(error, Exception) else Refused(FAILED, str(error)))
-        elif answer.result().stream != queue.stream:  # the queue was removed at the same moment
-            session.fail(request, Refused(NOT_FOUND, f"MQ({mq or queue.topic}) Not Found"))
-        elif mq is not None:
-            session.acked(request.form, request.ident, queue, mq)
-        session.relieved()
 
     async def _sub(self, session: Session, request: Request) -> None:
         mq, shown = _mq(request), _channel(request)

@@ -19,9 +19,8 @@ from busway.errors import ListenFailed
 from busway.gateway.auth.guard import Guard, Keys
 from busway.gateway.http.commands import Commands
 from busway.gateway.http.origins import Origins
-from busway.gateway.http.recent import RecentMessages
 from busway.gateway.http.routes import application, http_log
-from busway.gateway.http.websocket import GOING_AWAY, TOO_SLOW, FastPublisher, FlushScheduler, Socket
+from busway.gateway.http.websocket import GOING_AWAY, TOO_SLOW, FlushScheduler, Socket
 from busway.gateway.json.config import Http, host_port
 from busway.gateway.json.statuses import AWAY, FORBIDDEN, MISDIRECTED
 from busway.gateway.queues.queues import Queues
@@ -100,7 +99,7 @@ class JsonDoor:
         counters = self.commands.counters
         return {
             "sockets": len(self._sockets),
-            "requests": counters.requests | {"pub": counters.requests.get("pub", 0) + counters.quick},
+            "requests": dict(counters.requests),
             "refusals": {str(status): count for status, count in counters.refusals.items()},
             "forbidden": self.guard.refused,
             "delivered": counters.delivered,
@@ -119,8 +118,6 @@ class JsonDoor:
         self._flushes = FlushScheduler()
         queues = Queues(self._server, self.bus, self.settings)
         self._commands = Commands(self.bus, queues, self.settings, self.guard)
-        self._recent = RecentMessages()
-        self._pubs = FastPublisher(self.bus, queues, self._commands.counters, self._recent)
         self._runner = web.AppRunner(
             application(self, self._server),
             access_log=None,
@@ -196,8 +193,6 @@ class JsonDoor:
         """The session of a new WebSocket client."""
         socket = Socket(
             self.commands,
-            self._pubs,
-            self._recent,
             self._flushes,
             transport,
             self.settings.pending,

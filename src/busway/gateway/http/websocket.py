@@ -10,22 +10,13 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from busway._core import Message
-from busway.client.bus import Bus
-from busway.client.durable.in_flight import Row
-from busway.errors import BusError
 from busway.gateway.http import fast_publish
-from busway.gateway.http.recent import RecentMessages
 from busway.gateway.json import envelope
-from busway.gateway.json.counters import Counters
 from busway.gateway.json.envelope import FLAT, Ident, Malformed
 from busway.gateway.json.session import Session
-from busway.gateway.json.statuses import NOT_FOUND, Refused, status_of
-from busway.gateway.queues.queues import Queue, Queues
+from busway.gateway.queues.queues import Queue
 from busway.gateway.queues.round_robin import Subscriber
-from busway.positions import Position
 
 if TYPE_CHECKING:
     from busway.gateway.http.commands import Commands
@@ -38,70 +29,8 @@ _CLOSE: Final = 0x88
 GOING_AWAY: Final = 1001
 TOO_BIG: Final = 1009
 TOO_SLOW: Final = 1008
-_encode: Final = msgspec.json.Encoder().encode
 _FLAT: Final = b'{"id":'
 _HEADERS: Final = b'{"headers":{"id":'
-_ACKED: Final = [fast_publish.framed(size + len(_FLAT)) + _FLAT for size in range(1024)]
-"""The beginning of the answer to a `pub`, by the length of the rest."""
-
-
-class FastPublisher:
-    """Publishes messages of the fast path: stores them, answers the client, and puts their JSON into the cache."""
-
-    def __init__(self, bus: Bus, queues: Queues, counters: Counters, recent: RecentMessages) -> None:
-        self._known = queues.known
-        self._counters = counters
-        self._recent = recent
-        self._begin = bus.feed().reported(self._stored, self._refused).begin
-
-    def begin(self, socket: "Socket", data: bytes) -> bool:
-        """Publish the message of a frame. False: the general path must handle the frame."""
-        pub = fast_publish.read(data, socket.sender)
-        if pub is None:
-            return False
-        mq, payload, fields, ident, body, ack = pub
-        queue = self._known(mq)
-        if queue is None or queue.topic != mq:
-            return False
-        try:
-            if not self._begin((queue.name, payload, fields, socket, queue, ident, body, ack)):
-                return False
-        except BusError:
-            return False  # the general path reports it
-        self._counters.quick += 1
-        socket.form = FLAT
-        socket.busy += 1
-        return True
-
-    def _stored(self, rows: list[Row], place: Position) -> None:
-        """The stream has stored these messages, the first at `place`."""
-        broker, stream, offset = place.broker, place.stream, place.offset
-        put, framed = self._recent.put, _ACKED
-        for _, _, _, socket, queue, ident, body, ack in rows:
-            socket.busy -= 1
-            if stream != queue.stream:  # the queue was removed at the same moment
-                self._refuse(socket, ident, Refused(NOT_FOUND, f"MQ({queue.topic}) Not Found"))
-            elif ack and not socket.closed:
-                if not (out := socket.out):
-                    socket.flushes.add(socket)
-                acked = queue.acked[0]
-                size = len(ident) + len(acked)
-                head = framed[size] if size < len(framed) else fast_publish.framed(size + len(_FLAT)) + _FLAT
-                out.append(head + ident + acked)
-            put((broker, stream, offset), fast_publish.tail(socket.sent_by, ident, offset - queue.base, body))
-            offset += 1
-            if socket.paused:
-                socket.relieved()
-
-    def _refused(self, row: Row, error: BusError) -> None:
-        socket: Socket = row[3]
-        socket.busy -= 1
-        self._refuse(socket, row[5], error)
-        socket.relieved()
-
-    def _refuse(self, socket: "Socket", ident: bytes, error: Exception) -> None:
-        status, text = status_of(error)
-        socket.refuse(FLAT, msgspec.json.decode(ident), status, text)
 
 
 class FlushScheduler:
@@ -129,8 +58,6 @@ class Socket(Session):
     def __init__(
         self,
         commands: "Commands",
-        pubs: FastPublisher,
-        recent: RecentMessages,
         flushes: FlushScheduler,
         transport: asyncio.Transport,
         pending: int,
@@ -151,9 +78,9 @@ class Socket(Session):
         self.sender = fast_publish.packed(self.id)
         self.sent_by = fast_publish.sent_by(self.id)
         self._counters = commands.counters
-        self._find = recent.find
-        self._put = recent.put
-        self._publish = pubs.begin if commands.open else None
+        self._find = commands.recent.find
+        self._put = commands.recent.put
+        self._publish = commands.publisher.publish_frame if commands.open else None
         """The fast path; None if the door has keys, because then every request needs a signature check."""
         transport.set_write_buffer_limits(HIGH)
 
@@ -204,13 +131,14 @@ class Socket(Session):
         if not self.closed:
             self.send(envelope.answer(form, ident, status, body, head))
 
-    def acked(self, form: int, ident: Ident, queue: Queue, mq: str) -> None:
-        if self.closed:
-            return
+    def acked(self, form: int, ident: bytes, queue: Queue, mq: str) -> None:
         if mq != queue.topic:
             super().acked(form, ident, queue, mq)
-        else:
-            self.send((_HEADERS if form else _FLAT) + _encode(ident) + queue.acked[form])
+        elif not self.closed:
+            data = (_HEADERS if form else _FLAT) + ident + queue.acked[form]
+            if not (out := self.out):
+                self.flushes.add(self)
+            out.append(fast_publish.framed(len(data)) + data)
 
     def deliver(self, subscriber: Subscriber, message: Message) -> None:
         self._counters.delivered += 1

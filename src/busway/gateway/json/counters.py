@@ -8,11 +8,9 @@ class Counters:
     """Counts since the door was opened."""
 
     requests: dict[str, int] = field(default_factory=dict)
-    """Requests by command, without those of the fast path."""
+    """Requests by command."""
     refusals: dict[int, int] = field(default_factory=dict)
     """Refused requests by status."""
-    quick: int = 0
-    """Requests `pub` of the fast path."""
     delivered: int = 0
     """Messages delivered to clients."""
     slow: int = 0

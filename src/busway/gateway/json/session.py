@@ -11,10 +11,12 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import msgspec
+
 from busway._core import Message
 from busway.errors import BusError
 from busway.gateway.json.envelope import FLAT, Ident, Request
-from busway.gateway.json.statuses import AWAY, FAILED, Refused, status_of
+from busway.gateway.json.statuses import AWAY, FAILED, OK, Refused, status_of
 
 if TYPE_CHECKING:
     from busway.gateway.http.commands import Commands
@@ -55,10 +57,10 @@ class Session:
         """Send the answer of the door or of a service."""
         raise NotImplementedError
 
-    def acked(self, form: int, ident: Ident, queue: "Queue", mq: str) -> None:
-        """Answer a `pub` whose message is stored."""
+    def acked(self, form: int, ident: bytes, queue: "Queue", mq: str) -> None:
+        """Answer a `pub` whose message is stored. `ident` is the id in JSON."""
         del queue
-        self.answer(form, ident, 200, f"OK, PUB (mq={mq})")
+        self.answer(form, msgspec.json.decode(ident), OK, f"OK, PUB (mq={mq})")
 
     def deliver(self, subscriber: "Subscriber", message: Message) -> None:
         """Send a message of a subscription."""

@@ -127,10 +127,6 @@ class Queues:
         self._known[mq] = queue
         return queue
 
-    def known(self, mq: str) -> Queue | None:
-        """The queue with the name `mq` if find() returned it before and no stream has changed since."""
-        return self._known.get(mq) if self._changes.count == self._seen else None
-
     def get(self, mq: str) -> Queue:
         """The queue with the name `mq`. Raises Refused if it does not exist."""
         if (queue := self.find(mq)) is None:
