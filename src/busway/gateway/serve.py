@@ -22,7 +22,7 @@ from busway.settings import TLS, Settings
 if TYPE_CHECKING:
     from busway.gateway.http.door import JsonDoor
 
-_NEEDED: Final = frozenset({"aiohttp", "multidict", "yarl", "prometheus_client"})
+_NEEDED: Final = frozenset({"aiohttp", "multidict", "picows", "prometheus_client", "yarl"})
 
 
 class ServerOptions(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""The JSON door from start to stop: on one port, with and without picows, drained with its server; and its keys."""
+"""The JSON door from start to stop: on one port, drained with its server; and its keys."""
 
 import asyncio
 import json
@@ -53,36 +53,82 @@ async def test_a_stop_tells_everybody(door, form):
         assert got
 
 
-async def test_a_connection_that_becomes_a_websocket_later(door):
-    """Proxies reuse connections: aiohttp reads such ones."""
+PING = b'{"cmd":"ping","id":"7"}'
+FRAME = bytes((0x81, 0x80 | len(PING))) + bytes(4) + PING
+
+
+async def connected(door):
     host, port = door.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"GET /?cmd=ping HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
-    head = await reader.readuntil(b"\r\n\r\n")
-    size = next(int(line.split(b":")[1]) for line in head.splitlines() if line.lower().startswith(b"content-length"))
-    await reader.readexactly(size)
-    writer.write(
-        f"GET /any/path HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
-    )
-    assert b"101" in await reader.readuntil(b"\r\n\r\n")
-    text = b'{"cmd":"ping","id":"7"}'
-    writer.write(bytes((0x81, 0x80 | len(text))) + bytes(4) + text)
+    return await asyncio.open_connection(host, int(port))
+
+
+def upgrade(door, path="/", connection="Upgrade", key="dGhlIHNhbXBsZSBub25jZQ=="):
+    host = door.url.removeprefix("http://")
+    return (
+        f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: {connection}\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
+    ).encode()
+
+
+async def pong(reader):
     _, size = await reader.readexactly(2)
     assert json.loads(await reader.readexactly(size))["id"] == "7"
+
+
+async def test_a_connection_that_becomes_a_websocket_later(door):
+    """Proxies reuse connections."""
+    reader, writer = await connected(door)
+    for _ in range(3):
+        writer.write(f"GET /?cmd=ping HTTP/1.1\r\nHost: {door.url.removeprefix('http://')}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines = [line for line in head.splitlines() if line.lower().startswith(b"content-length")]
+        await reader.readexactly(int(lines[0].split(b":")[1]))
+    writer.write(upgrade(door))
+    assert b"101" in await reader.readuntil(b"\r\n\r\n")
+    for _ in range(3):
+        writer.write(FRAME)
+        await pong(reader)
     writer.close()
 
 
-async def test_without_picows(monkeypatch, form):
-    from busway.gateway.http import door as module
+@pytest.mark.parametrize("path", ["/", "/any/path?x=1", "/healthz", "/events/a"])
+@pytest.mark.parametrize("connection", ["Upgrade", "keep-alive, Upgrade", "upgrade,keep-alive"])
+async def test_a_websocket_at_any_path_of_any_browser(door, path, connection):
+    reader, writer = await connected(door)
+    writer.write(upgrade(door, path, connection))
+    assert b"101" in await reader.readuntil(b"\r\n\r\n")
+    writer.write(FRAME)
+    await pong(reader)
+    writer.close()
 
-    monkeypatch.setattr(module, "ProtocolSwitch", None)
-    async with doors.opened() as door, door.ws(form) as ws, door.ws(form, binary=True) as other:
-        await ws.done(cmd="create", mq="Q", channel="C")
-        await ws.done(cmd="sub", mq="Q", channel="C")
-        for number in range(20):
-            await other.done(cmd="pub", mq="Q", id=f"m{number}", body=f"b{number}")
-        assert [(await ws.recv())["body"] for _ in range(20)] == [f"b{number}" for number in range(20)]
+
+async def test_frames_behind_the_request_are_read(door):
+    """A client should wait for the answer; one that does not loses nothing."""
+    reader, writer = await connected(door)
+    writer.write(upgrade(door) + FRAME * 100)
+    assert b"101" in await reader.readuntil(b"\r\n\r\n")
+    for _ in range(100):
+        await pong(reader)
+    writer.close()
+
+
+@pytest.mark.parametrize("wrong", [{"connection": "keep-alive"}, {"key": "short"}])
+async def test_a_wrong_handshake_is_refused(door, wrong):
+    reader, writer = await connected(door)
+    writer.write(upgrade(door, **wrong))
+    assert b"400 Bad Request" in await asyncio.wait_for(reader.read(), 60)
+    writer.close()
+
+
+async def test_more_clients_than_allowed_are_refused():
+    async with doors.opened(clients=1) as door, door.ws() as ws:
+        reader, writer = await connected(door)
+        writer.write(upgrade(door))
+        answer = await asyncio.wait_for(reader.read(), 60)
+        assert b" 503 " in answer
+        assert answer.endswith(b"the limit of 1 clients is reached")
+        writer.close()
+        await ws.done(cmd="ping", id="still")
 
 
 async def test_silent_clients_are_closed():

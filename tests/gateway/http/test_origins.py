@@ -56,15 +56,6 @@ async def test_a_request_for_another_host_is_refused(door, host):
     assert (await door.http.get("/?cmd=query&mq=Q"))[0] == 200
 
 
-async def test_websockets_of_another_host_without_picows(monkeypatch):
-    from busway.gateway.http import door as module
-
-    monkeypatch.setattr(module, "ProtocolSwitch", None)
-    async with doors.opened() as door:
-        with pytest.raises(aiohttp.WSServerHandshakeError, match="421"):
-            await door.session.ws_connect(door.url, headers={"Host": "evil.example"})
-
-
 async def test_hosts_that_are_this_one():
     names = ["localhost:1", "LOCALHOST", "localhost.", "app.localhost", "127.0.0.1", "127.1.2.3:9", "[::1]:15555", ""]
     async with doors.opened(hosts=["Bus.example"], cors=["https://app.example:8443"]) as door:

@@ -7,14 +7,11 @@ import aiohttp
 import pytest
 
 import busway
-from busway.gateway.http import door as door_module
 from tests.support.net import Certificates, within
 
 
-@pytest.fixture(params=["picows", "aiohttp"])
-async def server(request, monkeypatch, certificates: Certificates):
-    if request.param == "aiohttp":
-        monkeypatch.setattr(door_module, "ProtocolSwitch", None)
+@pytest.fixture
+async def server(certificates: Certificates):
     tls = busway.TLS(cert=certificates.server, key=certificates.server_key)
     async with busway.serve("tcp://127.0.0.1:0", "tls://127.0.0.1:0", http="127.0.0.1:0", tls=tls) as server:
         yield server

@@ -18,6 +18,7 @@ from busway.client.bus import Bus
 from busway.errors import ListenFailed
 from busway.gateway.auth.guard import Guard, Keys
 from busway.gateway.http.commands import Commands
+from busway.gateway.http.first_request import FirstRequest
 from busway.gateway.http.origins import Origins
 from busway.gateway.http.routes import application, http_log
 from busway.gateway.http.websocket import GOING_AWAY, TOO_SLOW, FlushScheduler, Socket
@@ -25,11 +26,6 @@ from busway.gateway.json.config import Http, host_port
 from busway.gateway.json.statuses import AWAY, FORBIDDEN, MISDIRECTED
 from busway.gateway.queues.queues import Queues
 from busway.transport.interfaces import is_exposed
-
-try:
-    from busway.gateway.http.websocket_picows import ProtocolSwitch
-except ImportError:  # without picows aiohttp reads WebSockets
-    ProtocolSwitch = None  # type: ignore[assignment, misc]
 
 if TYPE_CHECKING:
     from busway.broker.server import Server
@@ -59,7 +55,7 @@ class JsonDoor:
         self._host, self._port = host_port(settings.address)
         self.origins = Origins(self._host, settings.hosts, settings.cors)
         self._sockets: set[Socket] = set()
-        self.new_connections: set[Any] = set()
+        self.new_connections: set[FirstRequest] = set()
         """Connections whose first request is not complete."""
         self._empty = asyncio.Event()
         self._empty.set()
@@ -130,7 +126,9 @@ class JsonDoor:
         )
         await self._runner.setup()
         try:
-            self._listener = await loop.create_server(self._accept, self._host, self._port, reuse_address=True)
+            self._listener = await loop.create_server(
+                lambda: FirstRequest(self), self._host, self._port, reuse_address=True
+            )
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
             raise ListenFailed(f"can't listen on {self.address}: {reason}") from error
@@ -179,9 +177,6 @@ class JsonDoor:
                     socket.disconnect(GOING_AWAY, f"silent for {self.settings.idle:g} s")
 
     # Connections.
-
-    def _accept(self) -> asyncio.BaseProtocol:
-        return self.plain() if ProtocolSwitch is None else ProtocolSwitch(self)
 
     def plain(self) -> Any:
         """The HTTP protocol of aiohttp for a connection."""

@@ -16,7 +16,7 @@ from busway.client.typed.protocol import declared
 from busway.gateway.auth.grants import Key, Verb
 from busway.gateway.cloudevents import http
 from busway.gateway.documents import asyncapi, openapi, pages
-from busway.gateway.http import websocket_aiohttp
+from busway.gateway.http import websocket_reader
 from busway.gateway.http.plain import Handler
 from busway.gateway.json.statuses import FORBIDDEN, MISDIRECTED, Refused
 from busway.gateway.monitoring import health
@@ -64,16 +64,19 @@ class Routes:
         self._openapi = openapi.document(title=server.name, keys=door.guard.active)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Handle a command, a call, or the upgrade to a WebSocket."""
-        if request.headers.get("Upgrade", "").lower() == "websocket":
-            return await websocket_aiohttp.serve(self._door, request)
+        """Handle a command or a call."""
         return await self._handler(request)
 
     # Hosts and origins.
 
     @web.middleware
     async def check_origin(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Refuse requests for other hosts, and requests of web pages that may not call the door."""
+        """Refuse requests for other hosts, and requests of web pages that may not call the door.
+
+        A WebSocket may have any path, so its request goes to no other handler.
+        """
+        if websocket_reader.is_upgrade(request):
+            return websocket_reader.upgrade(self._door, request)
         if (text := self._door.origins.misdirected(request.headers)) is not None:
             return _refused(MISDIRECTED, text)
         origin = request.headers.get("Origin")

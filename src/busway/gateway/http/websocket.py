@@ -1,8 +1,8 @@
 """A WebSocket client of the JSON door: turns frames into requests, and writes answers and messages.
 
-`websocket_picows.py` and `websocket_aiohttp.py` read the frames. A client gets all its data of one turn of the loop
-in one write. While a client reads nothing, the door sends it nothing and reads nothing from it: its messages stay in
-their channels, and its memory is bounded.
+`websocket_reader.py` reads the frames. A client gets all its data of one turn of the loop in one write. While a client
+reads nothing, the door sends it nothing and reads nothing from it: its messages stay in their channels, and its memory
+is bounded.
 """
 
 import asyncio
