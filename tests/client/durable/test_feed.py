@@ -26,7 +26,11 @@ class Results:
 
 
 def begin(bus, results, number, fields=b""):
-    return bus.feed().begin(results, "t", b"%d" % number, fields, number)
+    return bus.feed().begin(results, row("t", b"%d" % number, number, fields))
+
+
+def row(topic, payload, own, fields=b""):
+    return topic, payload, fields, NO_TIMES, 7, own
 
 
 async def test_they_are_told_in_order_before_what_they_cause():
@@ -56,7 +60,7 @@ async def test_a_refused_one_is_reported():
     async with busway.serve() as server, server.connect() as bus:
         results = Results()
         for number, topic in enumerate(["t", "t/*", "t"]):
-            assert bus.feed().begin(results, topic, b"x", b"", number)
+            assert bus.feed().begin(results, row(topic, b"x", number))
         await until(lambda: len(results.told) == 3)
         assert [one[0] for one in results.told if isinstance(one[1], busway.BusError)] == [1]
 
@@ -74,7 +78,7 @@ async def test_one_that_waits_for_room_is_stored_behind_the_earlier_ones():
         while begin(bus, results, number):
             number += 1
         feed = bus.feed()
-        later = asyncio.ensure_future(feed.begin_later(results, "t", b"later", b"", "later"))
+        later = asyncio.ensure_future(feed.begin_later(results, row("t", b"later", "later")))
         await asyncio.sleep(0)
         assert not later.done()
         proxy.cut()
@@ -118,7 +122,7 @@ async def test_those_in_flight_at_the_end_are_reported():
 
 
 def batch(first, count, results):
-    return InFlight(first, results, [("t", b"%d" % number, b"", NO_TIMES, 7, number) for number in range(count)], count)
+    return InFlight(first, results, [row("t", b"%d" % number, number) for number in range(count)], count)
 
 
 def test_what_is_answered_twice_is_reported_once():
@@ -144,8 +148,8 @@ def test_one_that_is_refused_is_reported_and_not_sent_again():
 
 
 def test_payloads_of_one_topic_have_its_fields():
-    made = InFlight(5, Results(), [b"x", "y"], 2, ("t", b"", b"f", (1, 2), 7, None))
+    made = InFlight(5, Results(), [b"x", "y"], 2, ("t", b"", b"f", (1, 2), 7))
     assert [made.row(number) for number in made.unanswered()] == [
-        ("t", b"x", b"f", (1, 2), 7, None),
-        ("t", "y", b"f", (1, 2), 7, None),
+        ("t", b"x", b"f", (1, 2), 7),
+        ("t", "y", b"f", (1, 2), 7),
     ]

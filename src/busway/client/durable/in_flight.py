@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol, TypeAlias
 from busway.errors import BusError
 from busway.positions import Placed, Position
 
-Row: TypeAlias = tuple[str, bytes | str, bytes, tuple[int, int], int, Any]
-"""A message: topic, payload, encoded fields, times of expiry and delivery, time of sending, any object of the caller."""
+Row: TypeAlias = tuple[Any, ...]
+"""A message: topic, payload, encoded fields, times of expiry and delivery, time of sending; then objects of the caller."""
 
 NO_TIMES: Final = (0, 0)
 MOST: Final = 1024
@@ -94,7 +94,7 @@ class InFlight:
 
     def row(self, number: int) -> Row:
         """The message with this number."""
-        item: Any = self.items[number - self.first]
+        item = self.items[number - self.first]
         return item if self.common is None else (self.common[0], item, *self.common[2:])
 
 

@@ -150,43 +150,43 @@ class DurablePublisher:
         self, connection: Connection, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int]
     ) -> PendingPublish:
         answer = self._core.loop.create_future()
-        alone = self._send(self._singles, topic, payload, fields, times, answer)
+        alone = self._send(self._singles, (topic, payload, fields, times, environment.time_ns(), answer))
         connection.frame_encoded(alone=alone)
         return PendingPublish(answer)
 
-    def begin(self, report: Report, topic: str, payload: bytes | str, fields: bytes, own: Any) -> bool:
+    def begin(self, report: Report, row: Row) -> bool:
         """Send a message if there is room and a connection. False: it was not sent.
 
-        `report` gets its result, with `own` in its row, while the broker's answer is read.
+        `report` gets its result while the broker's answer is read.
         """
         connection = self._core.connection
         if connection is None or self._full(connection):
             return False
-        self._send(report, topic, payload, fields, NO_TIMES, own)
+        self._send(report, row)
         return True
 
-    async def begin_later(self, report: Report, topic: str, payload: bytes | str, fields: bytes, own: Any) -> None:
+    async def begin_later(self, report: Report, row: Row) -> None:
         """Like begin(), but wait for room and a connection."""
-        await self._ready(len(payload) + _OVERHEAD)
-        self._send(report, topic, payload, fields, NO_TIMES, own)
+        await self._ready(len(row[1]) + _OVERHEAD)
+        self._send(report, row)
 
-    def _send(
-        self, report: Report, topic: str, payload: bytes | str, fields: bytes, times: tuple[int, int], own: Any
-    ) -> bool:
+    def _send(self, report: Report, row: Row) -> bool:
         """Send a message now, in the last batch if that has the same report. Returns whether it is alone in flight."""
-        now = environment.time_ns()
-        number = self._core.session.send(PUBLISH, topic, payload, flags=DURABLE, fields=fields, time=now, times=times)
+        payload = row[1]
+        number = self._core.session.send(
+            PUBLISH, row[0], payload, flags=DURABLE, fields=row[2], times=row[3], time=row[4]
+        )
         size = len(payload) + _OVERHEAD
         self._bytes += size
         batches = self._batches
         if batches:
             batch = batches[-1]
             if batch.report is report and batch.size < _MAX_GROWN and number == batch.first + len(batch.items):
-                batch.items.append((topic, payload, fields, times, now, own))
+                batch.items.append(row)
                 batch.left += 1
                 batch.size += size
                 return False
-        batches.append(InFlight(number, report, [(topic, payload, fields, times, now, own)], size))
+        batches.append(InFlight(number, report, [row], size))
         return len(batches) == 1
 
     # Many messages.
@@ -208,7 +208,7 @@ class DurablePublisher:
                     raise
                 break
             first = first or number
-            rows.append((topic, payload, fields, NO_TIMES, time or now, None))
+            rows.append((topic, payload, fields, NO_TIMES, time or now))
         report = BatchReport(self._core.loop.create_future(), positions=False)
         self._add(InFlight(first, report, rows, _size([row[1] for row in rows])), connection)
         return report, start + len(rows)
@@ -281,7 +281,7 @@ class DurablePublisher:
             return None, end
         part = list(payloads[start:end])
         report = BatchReport(core.loop.create_future(), positions=positions)
-        self._add(InFlight(first, report, part, _size(part), (topic, b"", fields, times, now, None)), connection)
+        self._add(InFlight(first, report, part, _size(part), (topic, b"", fields, times, now)), connection)
         return report, end
 
     def _add(self, batch: InFlight, connection: Connection) -> None:
@@ -383,7 +383,7 @@ class DurablePublisher:
         await self._ask_stored(patience)
         for batch in list(self._batches):
             for number in batch.unanswered():
-                topic, payload, fields, times, sent, _ = batch.row(number)
+                topic, payload, fields, times, sent = batch.row(number)[:5]
                 try:
                     self._core.session.send(
                         PUBLISH, topic, payload, flags=DURABLE, fields=fields, number=number, time=sent, times=times

@@ -5,12 +5,13 @@ its answer as soon as the broker confirms the message, before its delivery and w
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from busway.client.bus import Bus
-from busway.client.durable.in_flight import InFlight
+from busway.client.durable.in_flight import NO_TIMES, InFlight, Row
+from busway.common import environment
 from busway.errors import BusError
 from busway.fields import encode_fields
 from busway.gateway.http import fast_publish
@@ -25,11 +26,6 @@ from busway.positions import Position
 
 if TYPE_CHECKING:
     from busway.gateway.http.websocket import Socket
-
-Own: TypeAlias = tuple[Session, int, Queue, bytes, bytes | None, str | None]
-"""What the door knows about a message: client, form of the request, queue, id and body in JSON, and the name of the
-queue in the answer. Without a body the message is not cached for subscribers; without a name the client gets only
-errors."""
 
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -48,10 +44,22 @@ class Publisher:
     def publish(self, session: Session, request: Request, queue: Queue, mq: str | None) -> None:
         """Publish the message of a request. Without `mq` the client gets only errors. Raises the errors of fields."""
         payload, fields = envelope.stored(request, request.ident, session.id)
-        ident = envelope.encoded(request.ident)
-        packed, own = encode_fields(fields), (session, request.form, queue, ident, None, mq)
-        if not self._begin(self, queue.name, payload, packed, own):
-            self._queue(queue.name, payload, packed, own)
+        packed, ident = encode_fields(fields), envelope.encoded(request.ident)
+        self._send(
+            (
+                queue.name,
+                payload,
+                packed,
+                NO_TIMES,
+                environment.time_ns(),
+                session,
+                request.form,
+                queue,
+                ident,
+                None,
+                mq,
+            )
+        )
         session.busy += 1
 
     def publish_frame(self, socket: "Socket", data: bytes) -> bool:
@@ -64,34 +72,38 @@ class Publisher:
             queue = self._find(mq)
             if queue is None or queue.topic != mq:
                 return False
-            own = socket, FLAT, queue, ident, body, mq if ack else None
-            if not self._begin(self, mq, payload, fields, own):
-                self._queue(mq, payload, fields, own)
+            name = queue.topic if ack else None
+            self._send((mq, payload, fields, NO_TIMES, environment.time_ns(), socket, FLAT, queue, ident, body, name))
         except BusError:
             return False  # the general path reports it
-        self._counters.requested("pub")
+        self._counters.requests["pub"] += 1
         socket.form = FLAT
         socket.busy += 1
         return True
 
-    def _queue(self, topic: str, payload: bytes | str, fields: bytes, own: Own) -> None:
-        """Send a message when the bus has room for it and a connection."""
-        task = asyncio.get_running_loop().create_task(self._publish_later(topic, payload, fields, own))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _send(self, row: Row) -> None:
+        """Send a message. The row ends with its client, the form of the request, the queue, and id and body in JSON.
 
-    async def _publish_later(self, topic: str, payload: bytes | str, fields: bytes, own: Own) -> None:
+        Its last object is the name of the queue in the answer; without it the client gets only errors. Without a body
+        the message is not cached for subscribers.
+        """
+        if not self._begin(self, row):
+            task = asyncio.get_running_loop().create_task(self._send_later(row))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send_later(self, row: Row) -> None:
+        """Send a message when the bus has room for it and a connection."""
         try:
-            await self._begin_later(self, topic, payload, fields, own)
+            await self._begin_later(self, row)
         except BusError as error:
-            self._refuse(own, error)
+            self._refuse(row, error)
 
     def stored(self, batch: InFlight, begin: int, end: int, position: Position) -> None:
         """Answer the clients of stored messages."""
         broker, stream, offset = position.broker, position.stream, position.offset
-        put, items = self._recent.put, batch.items
-        for index in range(begin, end):
-            session, form, queue, ident, body, mq = items[index][5]
+        put = self._recent.put
+        for _, _, _, _, _, session, form, queue, ident, body, mq in batch.items[begin:end]:
             session.busy -= 1
             if stream != queue.stream:  # the queue was removed at the same moment
                 refusal = Refused(NOT_FOUND, f"MQ({mq or queue.topic}) Not Found")
@@ -105,10 +117,10 @@ class Publisher:
 
     def refused(self, batch: InFlight, index: int, error: BusError) -> None:
         """Answer the client of a refused message."""
-        self._refuse(batch.items[index][5], error)
+        self._refuse(batch.items[index], error)
 
-    def _refuse(self, own: Own, error: BusError) -> None:
-        session, form, _, ident, _, _ = own
+    def _refuse(self, row: Row, error: BusError) -> None:
+        session, form, _, ident = row[5:9]
         session.busy -= 1
         session.refuse(form, _decode(ident), *status_of(error))
         session.relieved()

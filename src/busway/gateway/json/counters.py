@@ -1,5 +1,6 @@
 """Counters of the JSON door, which it reports as figures and as metrics. Values only."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field
 class Counters:
     """Counts since the door was opened."""
 
-    requests: dict[str, int] = field(default_factory=dict)
+    requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Requests by command."""
     refusals: dict[int, int] = field(default_factory=dict)
     """Refused requests by status."""
@@ -18,7 +19,7 @@ class Counters:
 
     def requested(self, cmd: str) -> None:
         """Count a request."""
-        self.requests[cmd] = self.requests.get(cmd, 0) + 1
+        self.requests[cmd] += 1
 
     def refused(self, status: int) -> None:
         """Count a refused request."""

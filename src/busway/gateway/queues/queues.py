@@ -111,11 +111,14 @@ class Queues:
 
     def find(self, mq: str) -> Queue | None:
         """The queue with the name `mq`; None if it does not exist. Raises InvalidTopic."""
-        if self._changes.count != self._seen or len(self._known) > _REMEMBERED:
+        if self._changes.count == self._seen:
+            if (queue := self._known.get(mq)) is not None:
+                return queue
+        else:
             self._known.clear()
             self._seen = self._changes.count
-        if (queue := self._known.get(mq)) is not None:
-            return queue
+        if len(self._known) > _REMEMBERED:
+            self._known.clear()
         topic = check_topic(mq, wildcards=False)
         config = self._server.stream_of(topic)
         if config is not None:
