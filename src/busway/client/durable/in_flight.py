@@ -18,6 +18,10 @@ MOST: Final = 1024
 """Most messages of a batch."""
 
 
+_ANSWERED: Final = [None]
+"""Takes the place of a stored message: the garbage collector would have to visit all that a large batch refers to."""
+
+
 class Report(Protocol):
     """Gets the result of each message of a batch, once."""
 
@@ -63,6 +67,7 @@ class InFlight:
                 answered[begin] = 1
                 self.left -= 1
                 self.report.stored(self, begin, begin + 1, position)
+                self.items[begin] = None
             return 1
         end = min(begin + count, len(self.items))
         new = answered.count(0, begin, end)
@@ -75,6 +80,7 @@ class InFlight:
             for index in range(end - begin):
                 if not known[index]:
                     self.report.stored(self, begin + index, begin + index + 1, position.after(index))
+        self.items[begin:end] = _ANSWERED * (end - begin)
         return end - begin
 
     def refused(self, number: int, error: BusError) -> bool:

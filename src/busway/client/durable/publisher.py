@@ -335,7 +335,8 @@ class DurablePublisher:
                 if not batch.left:
                     self._remove(batch)
             number, offset, sequence = number + handled, offset + handled, sequence + handled
-        self._make_room()
+        if self._room:
+            self._make_room()
 
     def refused(self, number: int, code: int, text: str) -> bool:
         """Process the broker's refusal to store a message. False: the number is not that of a durable publish."""
