@@ -20,7 +20,8 @@ from busway.client.connection.sender import CONFIRM, PUBLISH, Sender
 from busway.client.connection.server_list import Known
 from busway.client.connection.wait import Waits
 from busway.client.durable.feed import Feed
-from busway.client.durable.publisher import DurablePublisher, Lasting, times_of
+from busway.client.durable.publisher import DurablePublisher
+from busway.client.durable.times import Lasting, times_of
 from busway.client.lifecycle import Credentials, Lifecycle
 from busway.client.retained import Posts, RetainedVerbs
 from busway.client.services.requests import RequestVerbs

@@ -19,7 +19,7 @@ import msgspec
 from busway.client.connection.core import Core
 from busway.client.connection.events import Event
 from busway.client.connection.sender import CONFIRM, PUBLISH, Sender
-from busway.client.durable.publisher import Lasting
+from busway.client.durable.times import Lasting
 from busway.client.subscriptions.subscription import Subscription
 from busway.client.typed.protocol import outgoing
 from busway.common import environment

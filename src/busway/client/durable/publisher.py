@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from copy import copy
-from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -25,16 +24,12 @@ from busway.client.durable import recovery
 from busway.client.durable.in_flight import MOST, NO_TIMES, BatchReport, InFlight, Report, Row, SingleReport
 from busway.client.typed.protocol import outgoing
 from busway.common import environment
-from busway.common.durations import seconds
 from busway.errors import BusError, Timeout, from_code
-from busway.positions import Placed, Position, moment, position_at
+from busway.positions import Placed, Position, position_at
 
 log = logging.getLogger("busway.client")
 
 DURABLE: Final = 0x04
-
-Lasting: TypeAlias = float | str | timedelta
-"""A duration: seconds, text such as 90s or 7d, or a timedelta."""
 
 Single: TypeAlias = tuple[str, bytes | str, bytes, int]
 """A message with its own topic, encoded fields and time of sending; 0: now."""
@@ -46,7 +41,6 @@ _OVERHEAD: Final = 256
 a stream remembers of each client."""
 _MAX_GROWN: Final = MOST * _OVERHEAD
 """Bytes from which a batch gets no further message, so it has at most MOST."""
-_LONGEST: Final = 100 * 365.25 * 86400
 _UNSENT: Final = "not sent, and will not be stored"
 _UNKNOWN: Final = "sent, and may still be stored"
 
@@ -445,33 +439,3 @@ def _parts(topic: str, items: list[Any]) -> Iterator[tuple[str, Sequence[bytes |
     for full, data in encoded:
         for begin in range(0, len(data), MOST):
             yield full, data[begin : begin + MOST]
-
-
-def times_of(expires: Lasting | datetime | None, delay: Lasting | None, deliver_at: datetime | None) -> tuple[int, int]:
-    """Expiry and delivery time of a message in nanoseconds since 1970; 0: it never expires, it is due at once."""
-    now = environment.time_ns()
-    if delay is not None and deliver_at is not None:
-        raise ValueError("give delay or deliver_at, not both")
-    due = 0
-    if delay:
-        due = now + _nanoseconds("delay", delay)
-    elif deliver_at is not None:
-        due = _moment("deliver_at", deliver_at)
-    if expires is None:
-        return 0, due
-    return (
-        _moment("expires", expires) if isinstance(expires, datetime) else now + _nanoseconds("expires", expires)
-    ), due
-
-
-def _nanoseconds(name: str, value: Lasting) -> int:
-    length = seconds(name, value)
-    if length > _LONGEST:
-        raise ValueError(f"{name} must be less than a hundred years, but is {value!r}")
-    return int(length * 1e9)
-
-
-def _moment(name: str, value: Any) -> int:
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ValueError(f"{name} must be a datetime with a time zone, but is {value!r}")
-    return moment(name, value)

@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack, overload
 from busway.client.bus import Bus as AsyncBus, DurableOptions, Pairs
 from busway.client.connection.core import State
 from busway.client.connection.server_list import Known
-from busway.client.durable.publisher import Lasting
+from busway.client.durable.times import Lasting
 from busway.common.durations import Duration
 from busway.fields import Fields
 from busway.positions import Placed, Position

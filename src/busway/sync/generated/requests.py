@@ -7,7 +7,7 @@ from typing import Any, TypeVar, Unpack, overload
 from busway._core import Message
 from busway.client.bus import Bus as AsyncBus
 from busway.client.connection.delegates import MessageProperties
-from busway.client.durable.publisher import Lasting
+from busway.client.durable.times import Lasting
 from busway.client.services.gather import Gathering as AsyncGathering
 from busway.client.services.requests import Plain, RequestOptions
 from busway.client.services.service import Request as AsyncRequest
