@@ -376,6 +376,10 @@ class DurablePublisher:
         `patience`: seconds to find out what other brokers have stored.
         """
         await self._ask_stored(patience)
+        self._send_again()
+        self._make_room()
+
+    def _send_again(self) -> None:
         for batch in list(self._batches):
             for number in batch.unanswered():
                 topic, payload, fields, times, sent = batch.row(number)[:5]
@@ -385,7 +389,6 @@ class DurablePublisher:
                     )
                 except BusError as error:  # another server may have other limits
                     self._refuse(batch, number, error)
-        self._make_room()
 
     async def _ask_stored(self, patience: float) -> None:
         """Ask which messages other brokers have stored. The current broker recognises those that it has stored."""
