@@ -1,6 +1,8 @@
 """The broker's own life: heartbeat, sessions, authentication, stop and start."""
 
 import asyncio
+import gc
+from pathlib import Path
 
 import pytest
 
@@ -212,3 +214,27 @@ async def test_counters_add_up(net: Net) -> None:
     await one.close()
     await until(lambda: server.stats()["connections"] == 1)
     assert server.stats()["messages_delivered"] == 200
+
+
+async def test_a_stopped_server_leaves_no_file_open(tmp_path: Path) -> None:
+    """At once, not when Python frees the objects: a test suite starts hundreds of servers in one process."""
+
+    def count() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    async def once(folder: Path) -> None:
+        async with busway.serve(data=folder) as server, server.connect() as bus:
+            await bus.create_stream("orders", ["orders/**"])
+            async with bus.channel("orders", "billing") as jobs:
+                await bus.publish("orders/1", b"x", durable=True)
+                await (await jobs.recv(timeout=PATIENCE)).ack()
+
+    gc.disable()
+    try:
+        await once(tmp_path / "first")
+        before = count()
+        for number in range(3):
+            await once(tmp_path / str(number))
+        assert count() == before
+    finally:
+        gc.enable()

@@ -58,8 +58,9 @@ def wait_safe(log: Log) -> tuple[int, int, str] | None:
     log.flush()
     while log.safe < log.next:
         if (fd := log.fileno()) is not None:
-            ready, _, _ = select.select([fd], [], [], 30)
-            assert ready, "the writer has not come back"
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            assert poll.poll(30_000), "the writer has not come back"
         if lost := log.remove_unwritten():
             return lost
     return log.remove_unwritten()

@@ -9,6 +9,8 @@ use std::sync::Arc;
 pub struct Bell {
     rung: Arc<AtomicBool>,
     pub ear: UnixStream,
+    /// Closed with the bell: the thread that rings may live longer.
+    _hand: Arc<UnixStream>,
 }
 
 impl Bell {
@@ -17,14 +19,17 @@ impl Bell {
         ear.set_nonblocking(true)?;
         hand.set_nonblocking(true)?;
         let rung = Arc::new(AtomicBool::new(false));
-        let flag = rung.clone();
+        let hand = Arc::new(hand);
+        let (flag, end) = (rung.clone(), Arc::downgrade(&hand));
         let pull = move || {
             if !flag.swap(true, SeqCst) {
-                // One byte always fits. If the other end is closed, nobody waits for it.
-                let _ = (&hand).write(&[1]);
+                if let Some(hand) = end.upgrade() {
+                    // One byte always fits.
+                    let _ = (&*hand).write(&[1]);
+                }
             }
         };
-        Ok((Self { rung, ear }, Box::new(pull)))
+        Ok((Self { rung, ear, _hand: hand }, Box::new(pull)))
     }
 
     pub fn clear(&self) {

@@ -58,7 +58,7 @@ pub struct Log {
     name: String,
     core: Arc<Mutex<Option<Core>>>,
     reader: Reader,
-    bell: Option<Bell>,
+    bell: Mutex<Option<Bell>>,
     /// A reused buffer for temporary blocks.
     buffer: Mutex<Vec<u8>>,
 }
@@ -86,6 +86,10 @@ impl Log {
 
     fn slot(&self) -> MutexGuard<'_, Option<Core>> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bell(&self) -> MutexGuard<'_, Option<Bell>> {
+        self.bell.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn buffer(&self) -> MutexGuard<'_, Vec<u8>> {
@@ -183,7 +187,7 @@ impl Log {
             name: name.into(),
             reader: log.reader(),
             core: Arc::new(Mutex::new(Some(log))),
-            bell,
+            bell: Mutex::new(bell),
             buffer: Mutex::default(),
         })
     }
@@ -198,7 +202,7 @@ impl Log {
             name: name.into(),
             reader: log.reader(),
             core: Arc::new(Mutex::new(Some(log))),
-            bell: None,
+            bell: Mutex::default(),
             buffer: Mutex::default(),
         })
     }
@@ -232,7 +236,7 @@ impl Log {
             name: name.into(),
             reader: log.reader(),
             core: Arc::new(Mutex::new(Some(log))),
-            bell: Some(bell),
+            bell: Mutex::new(Some(bell)),
             buffer: Mutex::default(),
         })
     }
@@ -266,19 +270,19 @@ impl Log {
     /// A file descriptor that is readable when `safe` has advanced or a write has failed; None if writes are
     /// synchronous.
     fn fileno(&self) -> Option<i32> {
-        self.bell.as_ref().map(|bell| bell.ear.as_raw_fd())
+        self.bell().as_ref().map(|bell| bell.ear.as_raw_fd())
     }
 
     /// Clears `fileno` when it is readable, before the engine's `commit`.
     fn clear_signal(&self) {
-        if let Some(bell) = &self.bell {
+        if let Some(bell) = &*self.bell() {
             bell.clear();
         }
     }
 
     /// Removes the records that could not be written: (from, to, why), or None. Call it when `fileno` is readable.
     fn remove_unwritten(&self, py: Python<'_>) -> PyResult<Option<(u64, u64, String)>> {
-        if let Some(bell) = &self.bell {
+        if let Some(bell) = &*self.bell() {
             bell.clear();
         }
         self.with(py, |log| log.remove_unwritten().map(|lost| (lost.from, lost.to, lost.error)))
@@ -538,6 +542,8 @@ impl Log {
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = py.detach(|| self.slot().take().map_or(Ok(()), |mut log| log.close()));
+        // The file descriptors are closed here: Python may free this object much later.
+        *self.bell() = None;
         closed.map_err(|error| self.unusable(py, &error))
     }
 }

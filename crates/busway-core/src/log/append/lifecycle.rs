@@ -122,6 +122,7 @@ impl Log {
             .or_else(|| self.remove_unwritten().map(|lost| lost.error))
             .map_or(Ok(()), |error| Err(io::Error::other(error)));
         let kept = if lost.is_ok() && self.shared.indexed { self.checkpoint() } else { Ok(()) };
+        self.shared.state().loaded.clear();
         self.shared.files.unlock();
         ended.and(lost).and(kept)
     }
