@@ -135,7 +135,7 @@ MODULES: Final = (
     Module(
         "feed",
         "Bulk feeds of the blocking API.",
-        Class("Feed", f"{_CLIENT}.durable.feed:Feed", without=("reported",)),
+        Class("Feed", f"{_CLIENT}.durable.feed:Feed"),
     ),
     Module(
         "server",

@@ -28,7 +28,7 @@ CLASSES: list[tuple[type[Any], type[Any], set[str]]] = [
     (busway.sync.Gathering, busway.Gathering, {"aclose", "end", "replied", "time_out"}),
     (busway.sync.Stream, busway.Stream, set()),
     (busway.sync.Events, busway.EventStream, {"end", "put"}),
-    (Feed, AsyncFeed, {"reported"}),
+    (Feed, AsyncFeed, set()),
 ]
 """A class of the blocking API, that of the asyncio API, and the names that only the latter has."""
 

@@ -153,7 +153,7 @@ def test_one_at_a_time(spark: SparkSession, bus: Served, name: str, tmp_path: Pa
     snapshot = Lake(str(tmp_path)).snapshot()
     commit = commits.Commit(number=1, time=0.0, kind="clean")
     other = Lake(str(tmp_path))
-    with other.lock(), pytest.raises(LakeError, match="there already"):
+    with other.lock(), pytest.raises(LakeError, match="exists already"):
         other.commit(snapshot, commit)
     whole(bus, name, tmp_path)
 
