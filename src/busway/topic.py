@@ -1,4 +1,4 @@
-"""Topic grammar: a path `a/b/c`; `*` stands for one fragment, `**` for any number, `re:` begins a regular expression.
+"""Topic grammar: a path `a/b/c`; `*` stands for one segment, `**` for any number, `re:` begins a regular expression.
 
 The engine implements the grammar and the matcher; this module exports them to client, broker and gateway.
 """
@@ -10,7 +10,7 @@ from busway._core import check_pattern, check_topic, matches
 __all__ = ["RESERVED", "check_pattern", "check_topic", "is_reserved", "matches"]
 
 RESERVED: Final = "$bus"
-"""First fragment of the broker's own topics. Only requests may use them."""
+"""First segment of the broker's own topics. Only requests may use them."""
 
 
 def is_reserved(topic: str) -> bool:

@@ -104,7 +104,7 @@ async def test_a_stream_is_made_changed_shown_and_removed(shell, bus):
         (("replay", "orders", "--follow", "--to", "5"), 2, "no end"),
         (("replay", "orders", "--out", "file.csv"), 2, "give a file with .arrow or .parquet"),
         (("replay", "orders", "--format", "{colour}"), 2, "is not a field of --format"),
-        (("replay", "a//b"), 2, "empty fragment"),
+        (("replay", "a//b"), 2, "empty segment"),
         (("replay", "nothing", "--since", "5"), 5, "there is no stream 'nothing'"),
         (("replay", "nothing"), 5, "there is no stream 'nothing', and no message is stored"),
         (("replay", "nothing", "--topic", "a"), 5, "there is no stream 'nothing'"),

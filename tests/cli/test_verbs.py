@@ -54,7 +54,7 @@ async def test_pub_tells_when_asked(shell, bus):
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("pub", "a//b", "x"), 2, "empty fragment"),
+        (("pub", "a//b", "x"), 2, "empty segment"),
         (("pub", "$bus/x", "x"), 5, "belongs to the broker"),
         (("sub", "re:["), 2, "regex parse error"),
         (("req", "nobody"), 4, "busway reply"),

@@ -13,8 +13,8 @@ from tests.support import model, regular, wire
 from tests.support.pair import Hub, Raw
 from tests.support.strength import examples
 
-FRAGMENTS = ["a", "b", "*", "**"]
-topics = st.lists(st.sampled_from(FRAGMENTS), max_size=4).map("/".join)
+SEGMENTS = ["a", "b", "*", "**"]
+topics = st.lists(st.sampled_from(SEGMENTS), max_size=4).map("/".join)
 groups = st.sampled_from(["", "", "red", "blue"])
 clients = st.integers(0, 2)
 
@@ -205,13 +205,13 @@ def test_expressions_that_come_and_go_agree_with_the_model() -> None:
             client.send(wire.subscribe(step, step, f"re:{subs[step][0]}"))
         assert [said.code for _, said in client.read()] == [0]
         if step % 10 == 0:
-            fragments = choose.choices(
+            segments = choose.choices(
                 ["a", "b", "ab", "z", "*", "**"], weights=[4, 4, 2, 1, 2, 2], k=choose.randint(0, 4)
             )
-            topic = "/".join(fragments)
+            topic = "/".join(segments)
             publisher.send(wire.topic(0, topic), wire.publish(0, b"", step))
             ids = [sub for delivery in client.deliveries() for sub in delivery.ids]
-            expected = [sub for sub, (_, language) in subs.items() if regular.meets_pattern(language, fragments)]
+            expected = [sub for sub, (_, language) in subs.items() if regular.meets_pattern(language, segments)]
             assert sorted(ids) == sorted(expected), topic
             if "*" in topic:
                 wild += len(expected)

@@ -13,8 +13,8 @@ from tests.support.strength import examples
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "topics.json").read_text())
 
-fragment = st.sampled_from(["a", "b", "ab", "*", "**"])
-patterns = st.lists(fragment, max_size=6).map("/".join)
+segment = st.sampled_from(["a", "b", "ab", "*", "**"])
+patterns = st.lists(segment, max_size=6).map("/".join)
 
 
 @pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: f"{case['subscribe']} {case['publish']}")
@@ -123,12 +123,12 @@ def expressions() -> st.SearchStrategy[tuple[str, regular.Language]]:
 @given(expressions(), st.lists(st.sampled_from(["a", "b", "ab", "z", "*", "**"]), max_size=4))
 @settings(max_examples=examples(1500))
 def test_regular_expressions_against_patterns_with_wildcards(
-    expression: tuple[str, regular.Language], fragments: list[str]
+    expression: tuple[str, regular.Language], segments: list[str]
 ) -> None:
     text, language = expression
-    expected = regular.meets_pattern(language, fragments)
-    assert _core.matches(f"re:{text}", "/".join(fragments)) is expected, (text, fragments)
-    assert _core.matches("/".join(fragments), f"re:{text}") is expected, (text, fragments)
+    expected = regular.meets_pattern(language, segments)
+    assert _core.matches(f"re:{text}", "/".join(segments)) is expected, (text, segments)
+    assert _core.matches("/".join(segments), f"re:{text}") is expected, (text, segments)
 
 
 def test_a_regular_expression_may_stand_on_either_side_but_not_on_both() -> None:
@@ -140,19 +140,19 @@ def test_a_regular_expression_may_stand_on_either_side_but_not_on_both() -> None
         with pytest.raises(errors.InvalidPattern, match="regex parse error"):
             _core.matches(a, b)
     for a, b in (("re:a", "a//b"), ("a//b", "re:a")):
-        with pytest.raises(errors.InvalidTopic, match="empty fragment"):
+        with pytest.raises(errors.InvalidTopic, match="empty segment"):
             _core.matches(a, b)
 
 
 @given(expressions(), st.lists(st.sampled_from(["a", "b", "*", "**"]), max_size=3))
 @settings(max_examples=examples(60))
-def test_the_derivatives_agree_with_brute_force(expression: tuple[str, regular.Language], fragments: list[str]) -> None:
+def test_the_derivatives_agree_with_brute_force(expression: tuple[str, regular.Language], segments: list[str]) -> None:
     """Whatever a small concrete topic shows, the exact model says too (the model is checked as well)."""
     import re
 
     text, language = expression
     compiled = re.compile(text)
     shown = any(
-        compiled.fullmatch(topic) and model.matches("/".join(fragments), topic) for topic in model.concrete("abz", 5)
+        compiled.fullmatch(topic) and model.matches("/".join(segments), topic) for topic in model.concrete("abz", 5)
     )
-    assert not shown or regular.meets_pattern(language, fragments)
+    assert not shown or regular.meets_pattern(language, segments)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 
 
-def fragments(topic: str) -> list[str]:
+def segments(topic: str) -> list[str]:
     bare = topic.removeprefix("/")
     return bare.split("/") if bare else []
 
@@ -12,7 +12,7 @@ def fragments(topic: str) -> list[str]:
 def meet(a: list[str], b: list[str]) -> bool:
     """Whether some concrete topic belongs to both patterns."""
     if not a or not b:
-        return all(fragment == "**" for fragment in a or b)
+        return all(segment == "**" for segment in a or b)
     if a[0] == "**":
         return meet(a[1:], b) or meet(a, b[1:])
     if b[0] == "**":
@@ -21,11 +21,11 @@ def meet(a: list[str], b: list[str]) -> bool:
 
 
 def matches(a: str, b: str) -> bool:
-    return meet(fragments(a), fragments(b))
+    return meet(segments(a), segments(b))
 
 
 def concrete(alphabet: str, depth: int) -> Iterator[str]:
-    """Every topic of up to `depth` fragments, each one letter of the alphabet."""
+    """Every topic of up to `depth` segments, each one letter of the alphabet."""
     for count in range(depth + 1):
         for letters in product(alphabet, repeat=count):
             yield "/".join(letters)

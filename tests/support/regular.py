@@ -80,29 +80,29 @@ def meet(a: Language, b: Language) -> bool:
     return False
 
 
-FRAGMENT = seq(letters("abz"), star(letters("abz")))
+SEGMENT = seq(letters("abz"), star(letters("abz")))
 
 
-def pattern(fragments: list[str]) -> Language:
+def pattern(segments: list[str]) -> Language:
     """All topics of a pattern, each with a slash in front (the empty topic: none)."""
     language = EPSILON
-    for fragment in reversed(fragments):
+    for segment in reversed(segments):
         slash = letters("/")
-        if fragment == "**":
-            part = star(seq(slash, FRAGMENT))
-        elif fragment == "*":
-            part = seq(slash, FRAGMENT)
+        if segment == "**":
+            part = star(seq(slash, SEGMENT))
+        elif segment == "*":
+            part = seq(slash, SEGMENT)
         else:
             part = slash
-            for letter in fragment:
+            for letter in segment:
                 part = seq(part, letters(letter))
         language = seq(part, language)
     return language
 
 
-def meets_pattern(expression: Language, fragments: list[str]) -> bool:
+def meets_pattern(expression: Language, segments: list[str]) -> bool:
     """Whether the expression matches the whole of some topic of the pattern."""
-    topics = pattern(fragments)
+    topics = pattern(segments)
     return (empty(expression) and empty(topics)) or meet(expression, derive(topics, "/"))
 
 

@@ -3,16 +3,16 @@
 
 use busway_core::matching::index::{Index, Subscription};
 use busway_core::matching::regex::PREFIX;
-use busway_core::matching::topic::{check, fragments, has_wildcard, meet, Fragment};
+use busway_core::matching::topic::{check, segments, has_wildcard, meet, Segment};
 use libfuzzer_sys::fuzz_target;
 
-fn naive(a: &[Fragment], b: &[Fragment]) -> bool {
+fn naive(a: &[Segment], b: &[Segment]) -> bool {
     match (a.first(), b.first()) {
-        (None, _) => b.iter().all(|fragment| *fragment == Fragment::Many),
-        (_, None) => a.iter().all(|fragment| *fragment == Fragment::Many),
-        (Some(Fragment::Many), _) => naive(&a[1..], b) || naive(a, &b[1..]),
-        (_, Some(Fragment::Many)) => naive(a, &b[1..]) || naive(&a[1..], b),
-        (Some(Fragment::Word(x)), Some(Fragment::Word(y))) if x != y => false,
+        (None, _) => b.iter().all(|segment| *segment == Segment::Many),
+        (_, None) => a.iter().all(|segment| *segment == Segment::Many),
+        (Some(Segment::Many), _) => naive(&a[1..], b) || naive(a, &b[1..]),
+        (_, Some(Segment::Many)) => naive(a, &b[1..]) || naive(&a[1..], b),
+        (Some(Segment::Word(x)), Some(Segment::Word(y))) if x != y => false,
         _ => naive(&a[1..], &b[1..]),
     }
 }
@@ -21,19 +21,19 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (a, b) = text.split_once('\n').unwrap_or((text, ""));
     let (Ok(a), Ok(b)) = (check(a), check(b)) else { return };
-    // A checked topic passes the check again, and consists of its fragments.
+    // A checked topic passes the check again, and consists of its segments.
     assert_eq!(check(a), Ok(a));
-    let words: Vec<_> = fragments(a)
-        .map(|fragment| match fragment {
-            Fragment::Word(word) => word,
-            Fragment::One => "*",
-            Fragment::Many => "**",
+    let words: Vec<_> = segments(a)
+        .map(|segment| match segment {
+            Segment::Word(word) => word,
+            Segment::One => "*",
+            Segment::Many => "**",
         })
         .collect();
     assert_eq!(words.join("/"), a);
-    assert_eq!(has_wildcard(a), fragments(a).any(|fragment| !matches!(fragment, Fragment::Word(_))));
+    assert_eq!(has_wildcard(a), segments(a).any(|segment| !matches!(segment, Segment::Word(_))));
 
-    let (x, y): (Vec<_>, Vec<_>) = (fragments(a).collect(), fragments(b).collect());
+    let (x, y): (Vec<_>, Vec<_>) = (segments(a).collect(), segments(b).collect());
     if x.len() + y.len() > 16 {
         meet(a, b); // the model would take too long
         return;

@@ -136,7 +136,7 @@ def test_a_window_of_its_own(write):
         ('[[key]]\napiKey = ""', "key 1.*length"),
         ('[[key]]\napiKey = "a"\nsecretkey = "s"', r"key 1 \(a\): .*unknown field `secretkey`"),
         ('[[key]]\napiKey = "a"\nname = "x"\npublish = "b"', r"key 1 \(x\): .*publish"),
-        ('[[key]]\napiKey = "a"\npublish = ["b//c"]', r"key 1 \(a\): publish: .*empty fragment"),
+        ('[[key]]\napiKey = "a"\npublish = ["b//c"]', r"key 1 \(a\): publish: .*empty segment"),
         ('[[key]]\napiKey = "a"\npublish = ["re:("]', r"key 1 \(a\): publish: .*regex parse error"),
         ('[[key]]\napiKey = "a"\nwindow = 0', r"key 1 \(a\): .*window"),
         ('[[key]]\napiKey = "a"\n[[key]]\napiKey = "a"', r"key 2 \(a\): another key has the same apiKey"),

@@ -69,7 +69,7 @@ async def test_a_batch_with_a_wrong_event_publishes_none():
 @pytest.mark.parametrize(
     ("path", "status", "told"),
     [
-        ("/events/a//b", 400, "empty fragment"),
+        ("/events/a//b", 400, "empty segment"),
         ("/events/a%0Ab", 400, "control character"),
         ("/events/$bus/info", 403, "reserved|belong"),
         ("/events/" + "x" * 2000, 413, "1024"),

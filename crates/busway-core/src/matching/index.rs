@@ -10,7 +10,7 @@ use std::hash::{Hash, Hasher};
 use crate::matching::regex::PREFIX;
 use crate::matching::regex_index::Expressions;
 use crate::matching::rules::Rules;
-use crate::matching::topic::{check, fragments, Fragment};
+use crate::matching::topic::{check, segments, Segment};
 use crate::wire::frame::{scope, Checked};
 
 const NONE: u32 = u32::MAX;
@@ -169,8 +169,8 @@ impl Index {
             sub.home = self.expressions.place(expression, NONE)?;
         } else {
             sub.home = ROOT;
-            for fragment in fragments(check(pattern)?) {
-                sub.home = self.child_or_new(sub.home, fragment);
+            for segment in segments(check(pattern)?) {
+                sub.home = self.child_or_new(sub.home, segment);
             }
         }
         let key = self.keep(sub);
@@ -192,8 +192,8 @@ impl Index {
         let first = if let Some(expression) = pattern.strip_prefix(PREFIX) {
             self.expressions.find(expression).and_then(|home| self.expressions.subs(home).copied())
         } else {
-            let mut parts = fragments(pattern.strip_prefix('/').unwrap_or(pattern));
-            let below = |home: u32, fragment| self.child(home, fragment);
+            let mut parts = segments(pattern.strip_prefix('/').unwrap_or(pattern));
+            let below = |home: u32, segment| self.child(home, segment);
             parts.try_fold(ROOT, below).map(|home| self.nodes[home as usize].subs)
         };
         collect(&self.subs, first.unwrap_or(NONE), &mut out);
@@ -249,28 +249,28 @@ impl Index {
         self.table.find(hash(parent, word), same).copied()
     }
 
-    fn child(&self, parent: u32, fragment: Fragment) -> Option<u32> {
-        match fragment {
-            Fragment::Word(word) => self.find(parent, word),
-            Fragment::One => Some(self.nodes[parent as usize].one).filter(|&node| node != NONE),
-            Fragment::Many => Some(self.nodes[parent as usize].many).filter(|&node| node != NONE),
+    fn child(&self, parent: u32, segment: Segment) -> Option<u32> {
+        match segment {
+            Segment::Word(word) => self.find(parent, word),
+            Segment::One => Some(self.nodes[parent as usize].one).filter(|&node| node != NONE),
+            Segment::Many => Some(self.nodes[parent as usize].many).filter(|&node| node != NONE),
         }
     }
 
-    fn child_or_new(&mut self, parent: u32, fragment: Fragment) -> u32 {
-        self.child(parent, fragment).unwrap_or_else(|| self.new_child(parent, fragment))
+    fn child_or_new(&mut self, parent: u32, segment: Segment) -> u32 {
+        self.child(parent, segment).unwrap_or_else(|| self.new_child(parent, segment))
     }
 
-    fn new_child(&mut self, parent: u32, fragment: Fragment) -> u32 {
-        let word = if let Fragment::Word(word) = fragment { word } else { "" };
+    fn new_child(&mut self, parent: u32, segment: Segment) -> u32 {
+        let word = if let Segment::Word(word) = segment { word } else { "" };
         let mut node = Node::new(word, parent);
-        node.is_one = fragment == Fragment::One;
-        node.is_many = fragment == Fragment::Many;
+        node.is_one = segment == Segment::One;
+        node.is_many = segment == Segment::Many;
         let id = self.free_nodes.pop().unwrap_or(self.nodes.len() as u32);
-        match fragment {
-            Fragment::One => self.nodes[parent as usize].one = id,
-            Fragment::Many => self.nodes[parent as usize].many = id,
-            Fragment::Word(_) => {
+        match segment {
+            Segment::One => self.nodes[parent as usize].one = id,
+            Segment::Many => self.nodes[parent as usize].many = id,
+            Segment::Word(_) => {
                 node.next = std::mem::replace(&mut self.nodes[parent as usize].first, id);
                 if node.next != NONE {
                     self.nodes[node.next as usize].prev = id;
@@ -282,7 +282,7 @@ impl Index {
         } else {
             self.nodes[id as usize] = node;
         }
-        if let Fragment::Word(word) = fragment {
+        if let Segment::Word(word) = segment {
             let nodes = &self.nodes;
             let rehash = |&node: &u32| hash(nodes[node as usize].parent, &nodes[node as usize].word);
             self.table.insert_unique(hash(parent, word), id, rehash);
@@ -321,7 +321,7 @@ impl Index {
     /// Collects the keys of all matching subscriptions, each once; false: matching the expressions exceeded the limit.
     #[must_use]
     pub fn matches(&mut self, topic: &str, out: &mut Vec<u32>) -> bool {
-        let path: Vec<_> = fragments(topic).collect();
+        let path: Vec<_> = segments(topic).collect();
         let (mut stack, mut seen) = (std::mem::take(&mut self.stack), std::mem::take(&mut self.seen));
         stack.push((ROOT, 0));
         while let Some((id, at)) = stack.pop() {
@@ -337,22 +337,22 @@ impl Index {
             if node.many != NONE {
                 stack.push((node.many, at));
             }
-            let Some(&fragment) = path.get(at as usize) else {
+            let Some(&segment) = path.get(at as usize) else {
                 collect(&self.subs, node.subs, out);
                 continue;
             };
             if node.is_many {
                 stack.push((id, at + 1));
             }
-            // A `**` of the publish stays while it takes a fragment of the pattern, or ends.
-            let then = at + u32::from(fragment != Fragment::Many);
-            if fragment == Fragment::Many {
+            // A `**` of the publish stays while it takes a segment of the pattern, or ends.
+            let then = at + u32::from(segment != Segment::Many);
+            if segment == Segment::Many {
                 stack.push((id, at + 1));
             }
             if node.one != NONE {
                 stack.push((node.one, then));
             }
-            if let Fragment::Word(word) = fragment {
+            if let Segment::Word(word) = segment {
                 stack.extend(self.find(id, word).map(|child| (child, then)));
             } else {
                 let mut child = node.first;

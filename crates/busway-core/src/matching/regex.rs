@@ -9,7 +9,7 @@ use regex_automata::util::{primitives::StateID, start, syntax};
 use regex_automata::{Anchored, MatchKind};
 use rustc_hash::FxHashSet;
 
-use crate::matching::topic::{fragments, has_wildcard, Fragment};
+use crate::matching::topic::{has_wildcard, segments, Segment};
 use crate::wire::frame::{code, Checked, Fault};
 
 pub const PREFIX: &str = "re:";
@@ -27,7 +27,7 @@ const PAIR: usize = 8;
 pub struct Pattern {
     dfa: sparse::DFA<Vec<u8>>,
     start: StateID,
-    /// A byte of each class of the automaton, of those that may be part of a fragment.
+    /// A byte of each class of the automaton, of those that may be part of a segment.
     kinds: Box<[u8]>,
 }
 
@@ -90,7 +90,7 @@ impl Pattern {
         if has_wildcard(topic) {
             let product = Product {
                 pattern: self,
-                fragments: fragments(topic).collect(),
+                segments: segments(topic).collect(),
                 seen: FxHashSet::default(),
                 todo: vec![(self.start, Place::Before(0, true))],
             };
@@ -111,11 +111,11 @@ impl Pattern {
 /// The position in a walk through the bytes of a topic with wildcards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Place {
-    /// Before fragment `.0`; `.1`: the topic is still empty, so it needs no slash.
+    /// Before segment `.0`; `.1`: the topic is still empty, so it needs no slash.
     Before(usize, bool),
-    /// In the word at fragment `.0`, at byte `.1`.
+    /// In the word at segment `.0`, at byte `.1`.
     Word(usize, usize),
-    /// In a fragment for the `*` at `.0` (or `**`, which may take another one after it); `.1`: after the byte C2, which
+    /// In a segment for the `*` at `.0` (or `**`, which may take another one after it); `.1`: after the byte C2, which
     /// together with one below A0 would be a control character.
     Wild(usize, bool),
 }
@@ -123,7 +123,7 @@ enum Place {
 /// The search for a topic that matches both the expression and the pattern.
 struct Product<'a> {
     pattern: &'a Pattern,
-    fragments: Vec<Fragment<'a>>,
+    segments: Vec<Segment<'a>>,
     seen: FxHashSet<(StateID, Place)>,
     todo: Vec<(StateID, Place)>,
 }
@@ -137,24 +137,24 @@ impl Product<'_> {
             *steps = steps.checked_sub(PAIR)?;
             match place {
                 Place::Before(i, first) => {
-                    let Some(&fragment) = self.fragments.get(i) else {
+                    let Some(&segment) = self.segments.get(i) else {
                         if self.pattern.ends(state) {
                             return Some(true);
                         }
                         continue;
                     };
                     let next = if first { state } else { self.pattern.dfa.next_state(state, b'/') };
-                    match fragment {
-                        Fragment::Word(_) => self.todo.push((next, Place::Word(i, 0))),
-                        Fragment::One => self.any(next, i, false, steps)?,
-                        Fragment::Many => {
+                    match segment {
+                        Segment::Word(_) => self.todo.push((next, Place::Word(i, 0))),
+                        Segment::One => self.any(next, i, false, steps)?,
+                        Segment::Many => {
                             self.any(next, i, false, steps)?;
                             self.todo.push((state, Place::Before(i + 1, first)));
                         }
                     }
                 }
                 Place::Word(i, at) => {
-                    let Some(Fragment::Word(word)) = self.fragments.get(i) else { continue };
+                    let Some(Segment::Word(word)) = self.segments.get(i) else { continue };
                     self.todo.push(match word.as_bytes().get(at) {
                         None => (state, Place::Before(i + 1, false)),
                         Some(&byte) => (self.pattern.dfa.next_state(state, byte), Place::Word(i, at + 1)),
@@ -162,7 +162,7 @@ impl Product<'_> {
                 }
                 Place::Wild(i, after) => {
                     self.any(state, i, after, steps)?;
-                    let again = usize::from(self.fragments[i] != Fragment::Many);
+                    let again = usize::from(self.segments[i] != Segment::Many);
                     self.todo.push((state, Place::Before(i + again, false)));
                 }
             }
@@ -170,7 +170,7 @@ impl Product<'_> {
         Some(false)
     }
 
-    /// Takes a byte of a fragment for a wildcard.
+    /// Takes a byte of a segment for a wildcard.
     fn any(&mut self, state: StateID, i: usize, after: bool, steps: &mut usize) -> Option<()> {
         *steps = steps.checked_sub(self.pattern.kinds.len())?;
         let mut last = None;

@@ -1,26 +1,26 @@
 //! The grammar of topics, and the test whether two patterns intersect.
 //!
-//! A topic is a path of fragments; `*` stands for one fragment and `**` for any number of them, on both sides. Two
+//! A topic is a path of segments; `*` stands for one segment and `**` for any number of them, on both sides. Two
 //! patterns match when some concrete topic belongs to both.
 
 use crate::wire::frame::{code, Checked, Fault};
 
-/// First fragment of the broker's own topics.
+/// First segment of the broker's own topics.
 pub const RESERVED: &str = "$bus";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fragment<'a> {
+pub enum Segment<'a> {
     Word(&'a str),
     One,
     Many,
 }
 
-/// The fragments of a checked topic; none for `""`.
-pub fn fragments(topic: &str) -> impl Iterator<Item = Fragment<'_>> {
+/// The segments of a checked topic; none for `""`.
+pub fn segments(topic: &str) -> impl Iterator<Item = Segment<'_>> {
     topic.split('/').filter(|text| !text.is_empty()).map(|text| match text {
-        "*" => Fragment::One,
-        "**" => Fragment::Many,
-        word => Fragment::Word(word),
+        "*" => Segment::One,
+        "**" => Segment::Many,
+        word => Segment::Word(word),
     })
 }
 
@@ -30,14 +30,14 @@ pub fn check(topic: &str) -> Checked<&str> {
     if topic.is_empty() {
         return Ok(topic);
     }
-    for fragment in topic.split('/') {
-        let fault = if fragment.is_empty() {
-            "an empty fragment"
-        } else if fragment == "*" || fragment == "**" {
+    for segment in topic.split('/') {
+        let fault = if segment.is_empty() {
+            "an empty segment"
+        } else if segment == "*" || segment == "**" {
             continue;
-        } else if fragment.contains('*') {
-            "a wildcard that does not stand alone in its fragment"
-        } else if fragment.chars().any(char::is_control) {
+        } else if segment.contains('*') {
+            "a wildcard that does not stand alone in its segment"
+        } else if segment.chars().any(char::is_control) {
             "a control character"
         } else {
             continue;
@@ -57,8 +57,8 @@ pub fn is_reserved(topic: &str) -> bool {
 
 /// True if some concrete topic belongs to both; a walk through the product of the two as automata.
 pub fn meet(a: &str, b: &str) -> bool {
-    let a: Vec<_> = fragments(a).collect();
-    let b: Vec<_> = fragments(b).collect();
+    let a: Vec<_> = segments(a).collect();
+    let b: Vec<_> = segments(b).collect();
     let width = b.len() + 1;
     let mut seen = vec![false; (a.len() + 1) * width];
     let mut todo = vec![(0, 0)];
@@ -67,17 +67,17 @@ pub fn meet(a: &str, b: &str) -> bool {
             continue;
         }
         let (x, y) = (a.get(i), b.get(j));
-        if x == Some(&Fragment::Many) {
+        if x == Some(&Segment::Many) {
             todo.push((i + 1, j));
         }
-        if y == Some(&Fragment::Many) {
+        if y == Some(&Segment::Many) {
             todo.push((i, j + 1));
         }
         match (x, y) {
             (None, None) => return true,
-            (Some(Fragment::Word(x)), Some(Fragment::Word(y))) if x != y => {}
+            (Some(Segment::Word(x)), Some(Segment::Word(y))) if x != y => {}
             (Some(x), Some(y)) => {
-                let stays = |fragment: &Fragment| usize::from(*fragment != Fragment::Many);
+                let stays = |segment: &Segment| usize::from(*segment != Segment::Many);
                 todo.push((i + stays(x), j + stays(y)));
             }
             _ => {}

@@ -64,22 +64,22 @@ def covers(granted: str, requested: str) -> bool:
         return False
     if granted.startswith(_REGULAR):
         return "*" not in requested and Selection(granted).covers(requested)
-    return _contains(_fragments(granted), _fragments(requested))
+    return _contains(_segments(granted), _segments(requested))
 
 
-def _fragments(pattern: str) -> tuple[str, ...]:
+def _segments(pattern: str) -> tuple[str, ...]:
     return tuple(pattern.split("/")) if pattern else ()
 
 
 def _contains(whole: tuple[str, ...], part: tuple[str, ...]) -> bool:
     """Whether the pattern `whole` matches all topics of the pattern `part`.
 
-    The search walks both patterns at once, with the fragments that they name and one that stands for all others. A
-    state is an index in `part` and the set of indexes in `whole` that the same fragments lead to. `part` is not
+    The search walks both patterns at once, with the segments that they name and one that stands for all others. A
+    state is an index in `part` and the set of indexes in `whole` that the same segments lead to. `part` is not
     contained if it can end in a state where `whole` can't.
     """
-    names = {fragment for fragment in (*whole, *part) if "*" not in fragment}
-    names.add("/")  # no fragment contains a slash, so it stands for all others
+    names = {segment for segment in (*whole, *part) if "*" not in segment}
+    names.add("/")  # no segment contains a slash, so it stands for all others
     start = (0, _open(whole, {0}))
     queue, seen = deque([start]), {start}
     while queue:
@@ -91,9 +91,9 @@ def _contains(whole: tuple[str, ...], part: tuple[str, ...]) -> bool:
         if len(part) in indexes and len(whole) not in whole_indexes:
             return False
         for current in indexes - {len(part)}:
-            fragment = part[current]
-            for name in names if "*" in fragment else {fragment}:
-                state = (current if fragment == "**" else current + 1, _step(whole, whole_indexes, name))
+            segment = part[current]
+            for name in names if "*" in segment else {segment}:
+                state = (current if segment == "**" else current + 1, _step(whole, whole_indexes, name))
                 if state not in seen:
                     seen.add(state)
                     queue.append(state)
@@ -103,7 +103,7 @@ def _contains(whole: tuple[str, ...], part: tuple[str, ...]) -> bool:
 
 
 def _open(whole: tuple[str, ...], indexes: set[int]) -> frozenset[int]:
-    """The indexes, and those after each `**`, which may match no fragment."""
+    """The indexes, and those after each `**`, which may match no segment."""
     found = set(indexes)
     for start in indexes:
         index = start
@@ -114,12 +114,12 @@ def _open(whole: tuple[str, ...], indexes: set[int]) -> frozenset[int]:
 
 
 def _step(whole: tuple[str, ...], indexes: frozenset[int], name: str) -> frozenset[int]:
-    """The indexes in `whole` after one fragment."""
+    """The indexes in `whole` after one segment."""
     found = set()
     for index in indexes - {len(whole)}:
-        fragment = whole[index]
-        if fragment == "**":
+        segment = whole[index]
+        if segment == "**":
             found.add(index)
-        elif fragment in ("*", name):
+        elif segment in ("*", name):
             found.add(index + 1)
     return _open(whole, found)

@@ -15,8 +15,8 @@ from busway.client.typed.codec import Codec
 from busway.client.typed.protocol import Kind, kind_for
 
 _ABOUT: Final = (
-    "Topics are paths. In addresses `{part1}` stands for one fragment of a topic (`*` in a pattern) and `{rest1}` for "
-    "any number of fragments (`**`); a regular expression has no address, so the description names it."
+    "Topics are paths. In addresses `{part1}` stands for one segment of a topic (`*` in a pattern) and `{rest1}` for "
+    "any number of segments (`**`); a regular expression has no address, so the description names it."
 )
 _SCHEMA: Final = "#/components/schemas/{name}"
 _TYPES: Final = {"json": "application/json", "msgpack": "application/vnd.msgpack"}
@@ -169,14 +169,14 @@ def address(topic: str) -> tuple[str, dict[str, Any]]:
     """The address of a topic pattern, with its parameters."""
     parameters: dict[str, Any] = {}
     parts = []
-    for fragment in topic.split("/"):
-        if fragment in {"*", "**"}:
-            kind, text = ("part", "One fragment.") if fragment == "*" else ("rest", "Any number of fragments.")
+    for segment in topic.split("/"):
+        if segment in {"*", "**"}:
+            kind, text = ("part", "One segment.") if segment == "*" else ("rest", "Any number of segments.")
             name = f"{kind}{sum(parameter.startswith(kind) for parameter in parameters) + 1}"
             parameters[name] = {"description": text}
             parts.append(f"{{{name}}}")
         else:
-            parts.append(fragment)
+            parts.append(segment)
     return "/".join(parts), parameters
 
 

@@ -13,10 +13,10 @@ topics/       A file for each topic. Each published message adds a line to it; e
               cat prints the messages since the first use of the file, the last {kept} bytes of them. A file opened for
               reading and writing (exec 3<>topics/price) begins with the next message, and a read waits for it.
               A file exists once its topic is used here: touch topics/price creates it, and the mount follows the topic.
-              The fragments of a topic are folders: mkdir -p topics/price && echo 1 > topics/price/eth. Or write %2F:
+              The segments of a topic are folders: mkdir -p topics/price && echo 1 > topics/price/eth. Or write %2F:
               a name with %XX always exists and always names a topic: tail -f topics/price%2Feth needs neither a folder
               nor touch, and %70rice is the topic price where price is a folder. rm and rmdir remove listed names.
-              * in a name stands for one fragment, ** for any number: cat 'topics/**'. Names over 255 bytes are not
+              * in a name stands for one segment, ** for any number: cat 'topics/**'. Names over 255 bytes are not
               listed. A write is accepted or refused as a whole (EMSGSIZE: a line over {line} bytes; json/: EINVAL, an
               invalid line).
 json/         The same topics; each line is an object with topic, payload, time, sender and fields. Objects with payload

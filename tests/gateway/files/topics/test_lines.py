@@ -127,10 +127,10 @@ def test_names_that_are_none(name):
 
 
 @given(st.text(st.characters(exclude_categories=["C"], exclude_characters="/*"), min_size=1, max_size=20))
-def test_every_fragment_has_a_name(fragment):
-    assert names.topic_of("", names.name_of(fragment)) == fragment
-    beside_a_folder = names.name_of(fragment, topic=True)
-    assert names.topic_of("", beside_a_folder) == fragment
+def test_every_segment_has_a_name(segment):
+    assert names.topic_of("", names.name_of(segment)) == segment
+    beside_a_folder = names.name_of(segment, topic=True)
+    assert names.topic_of("", beside_a_folder) == segment
     assert names.is_escaped(beside_a_folder)
 
 

@@ -1,4 +1,4 @@
-"""Conversion between topics and file names: a topic fragment is a file name, with other characters escaped as %XX.
+"""Conversion between topics and file names: a topic segment is a file name, with other characters escaped as %XX.
 
 A name with an escape always names a topic, never a folder: `price%2Feth` is the topic `price/eth`, even without a
 folder `price`, and `%70rice` is the topic `price` where `price` is a folder. `tree.py` calls this module. Values
@@ -26,8 +26,8 @@ def topic_of(folder: str, name: str) -> str:
     """The topic of a name in a folder. Raises OSError if the name is not a valid topic."""
     raw = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), name.encode("utf-8", "surrogateescape"))
     try:
-        fragment = raw.decode()
-        topic = f"{folder}/{fragment}" if folder else fragment
+        segment = raw.decode()
+        topic = f"{folder}/{segment}" if folder else segment
         if topic and check_topic("/" + topic) == topic and not is_reserved(topic):
             return topic
     except (UnicodeDecodeError, BusError):
@@ -35,9 +35,9 @@ def topic_of(folder: str, name: str) -> str:
     raise OSError(ENOENT, f"{name!r} is not a valid topic")
 
 
-def name_of(fragment: str, *, topic: bool = False) -> str | None:
-    """The file name of a fragment; with `topic` one that can't be a folder's. None: it is too long to be listed."""
-    name = fragment.replace("%", "%25") if is_escaped(fragment) else fragment
-    if fragment in {".", ".."} or (topic and name == fragment):
-        name = "".join(f"%{byte:02X}" for byte in fragment[0].encode()) + fragment[1:]
+def name_of(segment: str, *, topic: bool = False) -> str | None:
+    """The file name of a segment; with `topic` one that can't be a folder's. None: it is too long to be listed."""
+    name = segment.replace("%", "%25") if is_escaped(segment) else segment
+    if segment in {".", ".."} or (topic and name == segment):
+        name = "".join(f"%{byte:02X}" for byte in segment[0].encode()) + segment[1:]
     return name if len(name.encode()) <= LONGEST else None

@@ -145,12 +145,12 @@ class TopicFolder(Folder):
         paths = self._tree.paths
         prefix = f"{self._path}/" if self._path else ""
         folders = set(paths.folders(self._path))
-        for fragment in folders:
-            if (name := names.name_of(fragment)) is not None:
-                yield name, self._tree.folder(prefix + fragment)
-        for fragment in paths.topics(self._path):
-            if (name := names.name_of(fragment, topic=fragment in folders)) is not None:
-                yield name, self._tree.file(prefix + fragment)
+        for segment in folders:
+            if (name := names.name_of(segment)) is not None:
+                yield name, self._tree.folder(prefix + segment)
+        for segment in paths.topics(self._path):
+            if (name := names.name_of(segment, topic=segment in folders)) is not None:
+                yield name, self._tree.file(prefix + segment)
 
     def make(self, name: str) -> Node:
         topic = names.topic_of(self._path, name)
