@@ -345,6 +345,8 @@ async def test_plain_messages_are_not_stored(net: Net) -> None:
         await bus.publish("t", b"stored", durable=True)
         await bus.publish("t", b"plain")
         assert [message.payload for message in await gather(live, 3)] == [b"plain", b"stored", b"plain"]
+    async with bus.serve("t", lambda message: b""):
+        await bus.request("t", b"neither are requests")
     assert [message.payload for message in await stored(bus)] == [b"stored"]
 
 

@@ -37,12 +37,15 @@ async def test_these_fields_can_contain_any_data(net: Net) -> None:
         "enum": Venue.KRAKEN,
     }
     async with bus.subscribe("t") as subscription:
-        await bus.publish("t", b"x", fields=fields)
-        (message,) = await gather(subscription, 1)
-    assert message.fields == fields
-    assert type(message.fields["int"]) is int
-    assert type(message.fields["yes"]) is bool
-    assert (message.payload, message.kind, message.sender) == (b"x", "publish", "feed")
+        for verb in (bus.publish, bus.post, bus.pin, bus.push):
+            await verb("t", b"x", fields=fields)
+        messages = await gather(subscription, 4)
+    for message in messages:
+        assert message.fields == fields
+        assert type(message.fields["int"]) is int
+        assert type(message.fields["yes"]) is bool
+        assert (message.payload, message.sender) == (b"x", "feed")
+    assert [message.kind for message in messages] == ["publish", "post", "pin", "push"]
 
 
 async def test_without_fields_there_are_none(net: Net) -> None:
@@ -53,7 +56,9 @@ async def test_without_fields_there_are_none(net: Net) -> None:
         assert [message.fields for message in await gather(subscription, 2)] == [{}, {}]
 
 
-async def test_every_way_out_has_fields(net: Net) -> None:
+@pytest.mark.parametrize("more", [{"n": 1}, None], ids=["own", "default"])
+async def test_every_way_out_has_fields(net: Net, more: dict[str, Any] | None) -> None:
+    """ "An MBus client/server can be configured with default address fields (like region, host), they will be added to each message." """
     server, bus = await net.connect(), await net.connect(fields={"asset": "fx"})
     asked: list[dict[str, Any]] = []
     async with (
@@ -61,7 +66,6 @@ async def test_every_way_out_has_fields(net: Net) -> None:
         server.subscribe("tick/**") as ticks,
         server.serve("s", lambda message: asked.append(message.fields)),
     ):
-        more = {"n": 1}
         await bus.publish("t", b"1", fields=more)
         await bus.send("t", b"2", fields=more)
         assert await bus.publish("t", b"3", fields=more, confirm=True) == 1
@@ -72,10 +76,12 @@ async def test_every_way_out_has_fields(net: Net) -> None:
         await bus.pin("t", b"11", fields=more)
         await bus.request("s", b"", fields=more)
         await bus.request("s", {"n": 1}, fields=more)
+        await bus.request_all("s", b"", fields=more)
         await bus.publish("eur", Tick(price=1.0), fields=more)
         messages = await gather(subscription, 11)
-        assert [message.fields for message in [*messages, *await gather(ticks, 1)]] == [{"asset": "fx", "n": 1}] * 12
-        assert asked == [{"asset": "fx", "n": 1}] * 2
+        expected = {"asset": "fx"} | (more or {})
+        assert [message.fields for message in [*messages, *await gather(ticks, 1)]] == [expected] * 12
+        assert asked == [expected] * 3
         assert sorted(message.kind for message in messages) == ["pin", "post", *["publish"] * 8, "push"]
 
 
@@ -106,6 +112,24 @@ async def test_a_message_s_own_fields_stand_over_the_client_s(net: Net) -> None:
     assert two.fields == {"region": "emea", "proc": "hdb"}
 
 
+async def test_fields_of_the_server_stand_over_the_others_and_rules_see_them(net: Net) -> None:
+    await net.serve(fields={"region": "emea", "host": "h1"})
+    bus, other = await net.connect(fields={"host": "mine", "proc": "hdb"}), await net.connect(fields={"proc": "tp"})
+    expected = {"region": "emea", "host": "h1", "proc": "hdb"}
+    async with (
+        bus.subscribe("t", where={"region": "emea", "proc": "hdb"}) as subscription,
+        bus.serve("s", lambda request: request.fields),
+    ):
+        for verb in (bus.publish, bus.post, bus.pin, bus.push):
+            await verb("t", b"")
+        assert [message.fields for message in await gather(subscription, 4)] == [expected] * 4
+        assert (await bus.request("s")).json() == expected
+        await other.publish("t", b"", confirm=True)
+        await settle(bus)
+        assert subscription.pending == 0
+    assert [message.fields for message in await bus.kept()] == [expected] * 2
+
+
 async def test_the_fields_given_to_connect_are_its_own(net: Net) -> None:
     fields = {"region": "emea"}
     bus = await net.connect(fields=fields)
@@ -117,7 +141,15 @@ async def test_the_fields_given_to_connect_are_its_own(net: Net) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "name"), [({".id": 1}, ".id"), ({"msg": 1}, "msg"), ({"x": {1}}, "x"), ({"x": object()}, "x")]
+    ("fields", "name"),
+    [
+        ({".id": 1}, ".id"),
+        ({".mine": 1}, ".mine"),
+        ({".": 1}, "."),
+        ({"msg": 1}, "msg"),
+        ({"x": {1}}, "x"),
+        ({"x": object()}, "x"),
+    ],
 )
 async def test_names_that_start_with_a_dot_are_reserved(net: Net, fields: Any, name: str) -> None:
     """ "Names that start with "." are reserved." And what can't be sent is refused by name, before anything goes out."""
@@ -137,8 +169,9 @@ async def test_names_that_start_with_a_dot_are_reserved(net: Net, fields: Any, n
             with pytest.raises(busway.InvalidFields) as caught:
                 await call()
             assert caught.value.name == name
-        with pytest.raises(busway.InvalidFields):
-            net.client(fields=fields)
+        for made in (net.client, busway.serve):
+            with pytest.raises(busway.InvalidFields):
+                made(fields=fields)
         await settle(bus)
         assert subscription.received == 0
         assert bus.state == "connected"

@@ -105,11 +105,17 @@ async def test_who_dies_is_named(net: Net) -> None:
 
 @pytest.mark.parametrize("limit", [{"timeout": 0.05}, {"timeout": None, "each": 0.05}], ids=["total", "each"])
 async def test_who_is_late_is_named(net: Net, limit: dict[str, float]) -> None:
-    good, silent, client = await net.connect("good"), await net.connect("silent", drain=0), await net.connect()
-    async with good.serve("s", says("yes"), shared=True), silent.serve("s", shared=True):
-        replies = await within(client.request_all("s", **limit))
-    assert [reply.sender for reply in replies] == ["good"]
-    assert [failed.sender for failed in replies.failed] == ["silent"]
+    good, late, client = await net.connect("good"), await net.connect("late", drain=0), await net.connect()
+    async with good.serve("s", says("yes"), shared=True), late.serve("s", shared=True) as service:
+        gathering = client.request_many("s", **limit)
+        replies = await within(gathering.all())
+        assert [reply.sender for reply in replies] == ["good"]
+        assert [failed.sender for failed in replies.failed] == ["late"]
+        assert not client._core.gathering
+        await (await service.recv(timeout=PATIENCE)).reply(b"after the end")
+        await settle(late, client)
+        assert [reply async for reply in gathering] == []
+        assert (client.state, client.errors, late.errors) == ("connected", 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,9 @@ async def test_a_pin_outlives_its_client(net: Net) -> None:
     """ "pin - like post but the message will never be deleted (it can be updated)." """
     bus, late = await net.connect("manager"), await net.connect("other")
     await bus.pin("config/hdb", b"1")
+    await bus.pin("config/hdb", b"0", fields={"other": 1})
     await bus.pin("config/hdb", b"2")
+    assert await bus.unpin("config/hdb", fields={"other": 1}) is True
     await bus.close()
     async with late.subscribe("config/**") as subscription:
         (message,) = await gather(subscription, 1)
@@ -156,14 +158,22 @@ async def test_kept_gives_nothing_but_what_is_kept(net: Net) -> None:
 
 
 async def test_rules_and_echo_hold_for_what_is_kept(net: Net) -> None:
+    """ "Subscribers use these fields to select specific messages." Also among those that were published before."""
     bus = await net.connect("a")
-    await bus.post("k", b"1", fields={"n": 1})
-    await bus.post("k", b"2", fields={"n": 2})
-    async with (
-        bus.subscribe("k", where={"n": 2}, notify=True) as one,
-        bus.subscribe("k", echo=False, notify=True) as no,
-    ):
-        assert [message.kind for message in await gather(one, 2)] == ["post", "notify"]
+    await bus.post("k", b"1", fields={"n": "hdb"})
+    await bus.post("k", b"2", fields={"n": "rdb"})
+    await bus.post("k", b"3")
+    rules: list[tuple[object, list[bytes]]] = [
+        ("rdb", [b"2"]),
+        ("h*", [b"1"]),
+        (["hdb", "tp"], [b"1"]),
+        (busway.ANY, [b"1", b"2"]),
+        (lambda value: value == "rdb", [b"2"]),
+    ]
+    for rule, expected in rules:
+        async with bus.subscribe("k", where={"n": rule}, notify=True) as chosen:
+            assert await payloads(chosen, len(expected) + 1) == [*expected, b""]
+    async with bus.subscribe("k", echo=False, notify=True) as no:
         assert [message.kind for message in await gather(no, 1)] == ["notify"]
 
 

@@ -15,6 +15,7 @@ async def test_what_a_client_knows_of_itself_and_the_server(net: Net) -> None:
     assert net.server is not None
     assert (bus.name, bus.state, bus.closed) == ("alice", "connected", False)
     assert bus.server["guid"] == net.server.guid
+    assert (await net.connect()).server["client"] == bus.server["client"] + 1
     assert bus.server["limits"]["frame"] == 8 << 20
     assert set(bus.server["limits"]) >= {
         "frame",

@@ -37,12 +37,16 @@ async def test_a_string_with_a_star_is_a_pattern(net: Net) -> None:
     sent = [{"proc": "hdb"}, {"proc": "hstat"}, {"proc": "rdb"}, {"proc": 7}, {}, {"proc": ""}, {"proc": "h*"}]
     assert await matched(net, {"proc": "h*"}, sent) == [0, 1, 6]
     assert await matched(net, {"proc": "?db"}, sent) == [0, 2]
+    assert await matched(net, {"proc": "*"}, sent) == [0, 1, 2, 5, 6]
 
 
 async def test_a_list_is_one_of(net: Net) -> None:
-    """ "if a field contains a list of atoms/strings and the incoming message has an atom/string in this field then "in" is used." """
+    """ "if a field contains a list of atoms/strings and the incoming message has an atom/string in this field then "in" is used."
+    A list in the message is no atom: it must be equal. A pattern in a list is a plain string."""
     sent = [{"proc": "hdb"}, {"proc": "hstat"}, {"proc": "rdb"}, {"proc": 1}, {"proc": True}, {"proc": 1.0}, {}]
-    assert await matched(net, {"proc": ["hdb", "hstat"]}, sent) == [0, 1]
+    sent += [{"proc": ["hdb", "hstat"]}, {"proc": ["hdb"]}]
+    assert await matched(net, {"proc": ["hdb", "hstat"]}, sent) == [0, 1, 7]
+    assert await matched(net, {"proc": ["h*", True]}, sent) == [4]
     assert await matched(net, {"proc": {"rdb", 1}}, sent) == [2, 3]
     assert await matched(net, {"proc": []}, sent) == []
 
@@ -120,6 +124,7 @@ async def test_extra_is_called_with_the_message_and_the_extra_fields(net: Net) -
     assert await matched(net, {"a": 1}, sent, extra=extra) == [1]
     assert seen[:3] == [(b"0", []), (b"1", ["instance"]), (b"2", ["c", "instance"])]
     assert await matched(net, {"a": 1}, sent, extra={"instance"}) == [0, 1]
+    assert await matched(net, {"a": 1}, sent, extra=set()) == [0]
     assert await matched(net, None, [{}, {"a": 1}, {"a": 1, "b": 2}], extra={"a"}) == [0, 1]
 
 
@@ -136,6 +141,19 @@ async def test_the_sender_may_be_named_in_rules(net: Net) -> None:
             assert [message.sender for message in await arrived(subscription)] == ["one"]
 
 
+async def test_a_sender_without_a_name_is_known_by_the_beginning_of_its_ids(net: Net) -> None:
+    one, two, reader = await net.connect(), await net.connect(), await net.connect()
+    async with reader.subscribe("t") as everything:
+        await one.publish("t", b"1")
+        uid = (await gather(everything, 1))[0].id[:16]
+    for rule in (uid, lambda sender: sender == uid):
+        async with reader.subscribe("t", where={".id": rule}) as subscription:
+            await two.publish("t", b"2", confirm=True)
+            await one.publish("t", b"1", confirm=True)
+            await settle(reader)
+            assert [message.payload for message in await arrived(subscription)] == [b"1"]
+
+
 async def test_the_time_may_be_named_in_rules(net: Net) -> None:
     bus = await net.connect()
     times: list[int] = []
@@ -147,12 +165,14 @@ async def test_the_time_may_be_named_in_rules(net: Net) -> None:
     async with (
         bus.subscribe("t", where={".ts": late}) as all_of_them,
         bus.subscribe("t", where={".ts": busway.expr("value > 4000000000000000000")}) as in_a_century,
+        bus.subscribe("t", where={".ts": busway.expr("value > 0")}) as since_1970,
+        bus.subscribe("t", where={".ts": busway.ANY}) as at_any_time,
     ):
         await bus.publish("t", b"")
         (message,) = await gather(all_of_them, 1)
         await settle(bus)
         assert times == [message.time_ns]
-        assert in_a_century.received == 0
+        assert (in_a_century.received, since_1970.received, at_any_time.received) == (0, 1, 1)
 
 
 async def test_the_payload_may_be_named_in_rules(net: Net) -> None:
@@ -162,6 +182,16 @@ async def test_the_payload_may_be_named_in_rules(net: Net) -> None:
     assert await matched(net, {"msg": "1"}, sent) == [1]
     assert await matched(net, {"msg": ["0", "2"]}, sent) == [0, 2]
     assert await matched(net, {"msg": lambda value: value == b"2"}, sent, extra={"a"}) == [2]
+    bus = await net.connect()
+    async with (
+        bus.subscribe("t", where={"msg": "up*"}) as pattern,
+        bus.subscribe("t", where={"msg": {"a": 1}}) as equal,
+    ):
+        for payload in ("up", "upper", "down", {"a": 1}):
+            await bus.publish("t", payload)
+        await settle(bus)
+        assert await payloads(pattern, pattern.pending) == [b"up", b"upper"]
+        assert await payloads(equal, equal.pending) == [b'{"a":1}']
 
 
 async def test_a_predicate_that_raises_is_no_match_and_is_reported(net: Net) -> None:

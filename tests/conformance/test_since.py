@@ -35,11 +35,15 @@ async def fill(bus: busway.Bus, begin: int, end: int, topic: str = "t") -> list[
 async def test_all(net: Net) -> None:
     bus = await net.connect()
     await fill(bus, 0, 3000)
-    async with bus.subscribe("t", since="all") as reader:
+    async with bus.subscribe("t") as beside, bus.subscribe("t", since="all") as reader:
         got = await backlog(reader)
         assert numbers(got) == list(range(3000))
         assert all(message.replayed for message in got)
         assert [message.last for message in got] == [False] * 2999 + [True]
+        await settle(bus)
+        assert beside.pending == 0
+        await fill(bus, 3000, 3001)
+        assert [message.replayed for message in await gather(reader, 1)] == [False]
 
 
 async def test_new_is_from_now_on_and_misses_nothing_later(net: Net) -> None:
