@@ -85,43 +85,10 @@ def test_between_processes(shared: Path, name: str) -> None:
             assert process.communicate(timeout=60)[0] == b"from here\n"
 
 
-def test_anonymous(shared: Path, name: str) -> None:
-    """ "It uses an anonymous publish/subscribe messaging model." Nobody says who it is, and nobody has to be there."""
-    [channel] = register(shared, name)
-    with Raw(shared) as alone:
-        alone.publish(channel, b"to whom it may concern")
-    with Raw(shared) as one, Raw(shared) as two, Raw(shared) as publisher:
-        one.subscribe(name)
-        two.subscribe(name)
-        publisher.publish(channel, b"again")
-        assert [message.data for message in one.wait(2)] == [b"to whom it may concern", b"again"]
-        assert [message.data for message in two.wait(2)] == [b"to whom it may concern", b"again"]
-
-
 def test_two_files(fresh: Path) -> None:
     """ "When mounted the filesystem exposes two files": `channels` and `fusebus`."""
     assert sorted(one.name for one in fresh.iterdir()) == ["channels", "fusebus"]
     assert all((fresh / name).is_file() for name in ("channels", "fusebus"))
-
-
-def test_write_and_read(shared: Path, name: str) -> None:
-    """ "The `fusebus` file is the main message bus file and communication is done with semantic `read()` and `write()` operations. Messages
-    are published to the bus with `write()` and read from the bus with `read()`." """
-    [channel] = register(shared, name)
-    with Raw(shared) as publisher, Raw(shared) as reader:
-        assert reader.subscribe(name) >= 0
-        said = WORD.pack(MESSAGE) + WORD.pack(channel) + b"hello"
-        assert os.write(publisher.fd, said) == len(said)
-        assert META.unpack(os.read(reader.fd, 4096)[:40])[0] == channel
-
-
-def test_a_publisher_gets_its_own(shared: Path, name: str) -> None:
-    """A client that subscribed is a client as any other, if it published the message itself."""
-    [channel] = register(shared, name)
-    with Raw(shared) as client:
-        client.subscribe(name)
-        client.publish(channel, b"mine")
-        assert [message.data for message in client.wait(1)] == [b"mine"]
 
 
 def test_written_in_parts_at_once(shared: Path, name: str) -> None:
@@ -397,16 +364,6 @@ def test_in_the_order_in_which_they_were_published(shared: Path, name: str) -> N
 # "Metadata"
 
 
-def test_the_number_before_the_data(shared: Path, name: str) -> None:
-    """ "When messages are delieved to the client they are prefixed by a metadata header which contains this numeric id." """
-    channels = register(shared, name + "A", name + "B")
-    with Raw(shared) as client:
-        client.subscribe(name + ".")
-        for channel in reversed(channels):
-            client.publish(channel, b"x")
-        assert [message.channel for message in client.wait(2)] == channels[::-1]
-
-
 @pytest.mark.parametrize("size", [1, 4, 11, 15, 16, 17, 31, 32, 33, 512, 1000, 1016])
 def test_every_message_has_its_header(shared: Path, name: str, size: int) -> None:
     """ "Every message delived by the bus through `read()` is prefixed by a fixed length message header with the following specification" """
@@ -478,13 +435,3 @@ def test_whole_messages_as_many_as_fit(shared: Path, name: str) -> None:
 
 
 # "Usage"
-
-
-def test_the_command(tmp_path: Path) -> None:
-    """ "The fusebus server is started from the command line by the `fusebus` command", and `tree` shows "0 directories, 2 files"."""
-    place = tmp_path / "fusebus-demo"
-    place.mkdir()
-    with mounted("fusebus", folder=place):
-        [(folder, folders, files)] = os.walk(place)
-        assert (folder, folders, sorted(files)) == (str(place), [], ["channels", "fusebus"])
-    assert not any(place.iterdir())

@@ -38,16 +38,6 @@ def name() -> str:
 # read
 
 
-def test_a_read_waits_until_there_is_a_message(folder: Path, name: str) -> None:
-    [channel] = register(folder, name)
-    with Raw(folder) as reader, Raw(folder) as publisher:
-        reader.subscribe(name)
-        later = Later(reader.read)
-        assert not later.over()
-        publisher.publish(channel, b"now")
-        assert [message.data for message in later.result()] == [b"now"]
-
-
 def test_a_message_of_another_channel_wakes_no_reader(folder: Path, name: str) -> None:
     channel, other = register(folder, name + "A", name + "B")
     with Raw(folder) as reader, Raw(folder) as publisher, Raw(folder) as witness:
