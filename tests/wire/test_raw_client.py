@@ -8,7 +8,7 @@ import pytest
 import busway
 from busway.fields import encode_fields
 from tests.support import page, wire
-from tests.support.net import PATIENCE, Net, payloads, until
+from tests.support.net import PATIENCE, Net, payloads
 
 
 @pytest.fixture
@@ -306,23 +306,3 @@ async def test_a_request_may_use_up_its_time_at_the_broker(net: Net, address: st
         await (await service.recv(timeout=PATIENCE)).reply(b"ok")
         reply = await raw.expect(wire.REPLY)
         assert (reply.number, reply.payload) == (2, b"ok")
-
-
-async def test_half_a_frame_and_a_goodbye(net: Net, address: str) -> None:
-    server = net.server
-    assert server is not None
-    whole = wire.greeting(7) + wire.subscribe(1, 1, "t") + wire.topic(0, "t") + wire.publish(0, b"x" * 50, 2)
-    for end in range(len(whole)):
-        raw = await wire.RawClient.open(address)
-        await raw.send(whole[:end])
-        await raw.leave()
-    await until(lambda: server.stats()["connections"] == 0)
-    async with await wire.RawClient.welcomed(address, 8) as raw:
-        await raw.send(wire.ping(1))
-        assert await raw.expect(wire.PONG) == 1
-
-
-def test_struct_sizes_of_the_page() -> None:
-    """The page says where bodies and ids begin."""
-    assert len(wire.publish(0, b"", 1)) == 16 + 16
-    assert struct.unpack_from("<qQ", wire.publish(0, b"", 5, time=4), 16) == (4, 5)

@@ -9,7 +9,7 @@ import pytest
 
 from busway import _core, errors
 from tests.support import page, wire
-from tests.support.net import Net, payloads, within
+from tests.support.net import Net, payloads
 from tests.support.pair import Hub, Raw
 from tests.support.vectors import VECTORS, session
 
@@ -247,12 +247,3 @@ def test_garbage(seed: int) -> None:
     after = Raw(hub, 9)
     after.send(wire.topic(0, "never/published"), wire.publish(0, b"now", 1))
     assert [said.payload for kind, said in witness.read() if kind == wire.DELIVER][-1:] == [b"now"]
-
-
-async def test_a_raw_client_may_send_nothing_and_leave(net: Net) -> None:
-    bus = await net.connect()
-    assert net.server is not None
-    for _ in range(20):
-        async with await wire.RawClient.open(net.server.addresses[0]):
-            pass
-    assert await within(bus.publish("t", b"", confirm=True)) == 0
