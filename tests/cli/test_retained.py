@@ -35,18 +35,6 @@ async def test_a_post_that_ends_well(shell, bus, how):
         assert (await watching.recv(timeout=60)).kind == "withdrawn"
 
 
-async def test_a_post_comes_back(shell, tmp_path):
-    address = f"unix:{tmp_path}/bus"
-    async with busway.serve(address) as server:
-        post = await shell.start("post", "t", "up", "--url", address)
-        await post.ready()
-        await server.stop()
-    async with busway.serve(address) as server, server.connect() as bus, bus.subscribe("t") as subscription:
-        assert "lost" in await post.ready()
-        assert (await subscription.recv(timeout=60)).payload == b"up"
-        assert "connected again" in await post.ready()
-
-
 async def test_a_pin_outlives_its_command(shell, bus):
     done = await shell.run("pin", "config/hdb", '{"threads": 4}', "--name", "manager", "-f", "env=prod")
     assert (done.code, done.out, done.notes) == (0, b"", "")
@@ -122,22 +110,6 @@ async def test_what_cannot_be_kept(shell, bus):
         assert "Traceback" not in done.notes
 
 
-async def test_pins_of_a_server_with_a_data_folder_are_there_when_it_starts_again(shell, tmp_path):
-    command = ("serve", "--unix", tmp_path / "bus", "--json", "-q", "--data", tmp_path / "data")
-    url = ("--url", f"unix:{tmp_path}/bus")
-    for number in range(2):
-        serving = await shell.start(*command)
-        await serving.line()
-        if number == 0:
-            assert (await shell.run("pin", "config", "x", "--name", "manager", *url)).code == 0
-        else:
-            assert (await shell.run("kept", *url)).lines == ["pin  config by manager: x"]
-        assert (await serving.end(signal.SIGTERM)).code == 0
-    without = await shell.start(*command[:-2])
-    await without.line()
-    assert (await shell.run("kept", *url)).lines == []
-
-
 async def test_a_damaged_pin_store_is_told(shell, tmp_path):
     async with busway.serve(data=tmp_path / "data") as server, server.connect() as bus:
         for number in range(5):
@@ -161,10 +133,3 @@ async def test_a_data_folder_that_cannot_be_one(shell, tmp_path):
     assert (done.code, done.out) == (1, b"")
     assert str(tmp_path / "file") in done.notes
     assert "Traceback" not in done.notes
-
-
-@pytest.mark.parametrize("verb", ["post", "pin", "unpin", "kept"])
-async def test_help(shell, verb):
-    done = await shell.run(verb, "--help")
-    assert done.code == 0
-    assert f"busway {verb}" in done.out.decode()
