@@ -1,7 +1,6 @@
 """Channels over lost connections and a broker restart: acknowledged messages never return, all others do."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -186,23 +185,3 @@ async def test_a_slow_consumer_with_a_wide_window(net: Net) -> None:
         got = await channel.take(600, timeout=PATIENCE, whole=True)
         assert [message.offset for message in got] == list(range(600))
         await channel.ack(got)
-
-
-async def test_positions_outlive_the_broker(net: Net, tmp_path: Path) -> None:
-    server = await net.serve(data=tmp_path / "data")
-    async with net.client() as bus:
-        await bus.create_stream(STREAM, ["t/**"])
-        await store(bus, 0, 10)
-        async with bus.channel(STREAM, "c", lease=5, max_deliveries=9) as channel:
-            got = await some(channel, 6)
-            await channel.ack([got[0], got[1], got[4]])
-    await server.stop()
-    await net.serve(data=tmp_path / "data")
-    bus = await net.connect()
-    figures = await info(bus)
-    assert (figures.floor, figures.lease, figures.max_deliveries) == (2, 5, 9)
-    async with bus.channel(STREAM, "c") as channel:
-        got = await some(channel, 7)
-        assert numbers(got) == [2, 3, 5, 6, 7, 8, 9]
-        await channel.ack(got)
-        assert (await info(bus)).floor == 10

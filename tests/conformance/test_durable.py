@@ -210,18 +210,6 @@ async def test_a_message_that_is_due_far_ahead_waits(net: Net) -> None:
     assert [message.payload for message in await stored(bus)] == [b"past"]
 
 
-async def test_what_is_due_survives_a_restart(net: Net, tmp_path: Path) -> None:
-    server = await net.serve(data=tmp_path / "data")
-    async with net.client() as bus:
-        await bus.publish("t", b"late", durable=True, delay=2.0)
-        await bus.publish("t", b"expired", durable=True, delay=0.2, expires=0.1)
-    await server.stop()
-    await net.serve(data=tmp_path / "data")
-    bus = await net.connect()
-    async with bus.subscribe("t") as live:
-        assert await payloads(live, 1) == [b"late"]
-
-
 async def test_many_with_times(net: Net) -> None:
     bus = await net.connect()
     async with bus.subscribe("t", since="all") as reader:

@@ -33,13 +33,15 @@ async def count(message: busway.Message) -> AsyncIterator[str]:
 
 async def test_all_replies_come_as_one_list(net: Net) -> None:
     """ "O requerente acumula as várias respostas numa array, até receber a ultima resposta. Entrega a array à callback." """
-    buses = [await net.connect(name) for name in ("a", "b", "c")]
+    buses = [await net.connect(name) for name in ("a", "b", "c", "")]
     client = await net.connect()
     services = [await bus.serve("status", says(bus.name * 2), shared=True) for bus in buses]
     replies = await client.request_all("status", b"?", timeout=PATIENCE)
     assert isinstance(replies, list)
-    assert {reply.sender: reply.text for reply in replies} == {"a": "aa", "b": "bb", "c": "cc"}
-    assert [reply.last for reply in replies] == [False, False, True]
+    (nameless,) = (reply.sender for reply in replies if len(reply.sender) > 1)
+    assert len(nameless) == len(f"{int(nameless, 16):016x}"), "without a name it is the session"
+    assert {reply.sender: reply.text for reply in replies} == {"a": "aa", "b": "bb", "c": "cc", nameless: ""}
+    assert [reply.last for reply in replies] == [False, False, False, True]
     assert {(reply.kind, reply.topic) for reply in replies} == {("reply", "status")}
     assert replies.failed == []
     for service in services:

@@ -1,7 +1,6 @@
 """Retained messages: publish, post and pin, which subscribers get them, and how they are removed."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -182,6 +181,7 @@ async def test_who_watches_is_told_of_what_goes(net: Net) -> None:
     await bus.post("proc/hdb", b"up", fields={"pid": 1})
     async with (
         watcher.subscribe("proc/*", watch=True) as watching,
+        watcher.subscribe("proc/*", watch=True, where={"pid": 1}) as mine,
         watcher.subscribe("proc/*", watch=True, where={"pid": 2}) as other,
         watcher.subscribe("proc/*") as plain,
     ):
@@ -203,6 +203,7 @@ async def test_who_watches_is_told_of_what_goes(net: Net) -> None:
         ]
         assert (messages[-1].id, messages[-1].fields, messages[-1].sender) == (messages[1].id, {"pid": 1}, "hdb")
         await settle(watcher)
+        assert [message.kind for message in await gather(mine, mine.pending)] == ["post", "post", "withdrawn"]
         assert (plain.received, other.received) == (4, 0)
 
 
@@ -277,18 +278,6 @@ async def test_a_cancelled_post_is_posted_or_not_but_known(net: Net) -> None:
     assert [message.payload for message in await other.kept()] == [b"x"]
     assert len(bus._posts) == 1
     assert await bus.unpost("k")
-
-
-async def test_a_pin_survives_a_restart_of_a_server_with_a_data_folder(tmp_path: Path) -> None:
-    for _ in range(2):
-        async with busway.serve(data=tmp_path / "data") as server, server.connect(name="a") as bus:
-            if not await bus.kept():
-                await bus.pin("config", b"{}", fields={"x": [1]})
-                await bus.post("post", b"")
-    async with busway.serve(data=tmp_path / "data") as server, server.connect() as bus:
-        (message,) = await bus.kept()
-        assert (message.topic, message.payload, message.fields, message.sender) == ("config", b"{}", {"x": [1]}, "a")
-        assert (message.kind, message.kept) == ("pin", True)
 
 
 async def test_a_closed_bus_keeps_nothing(net: Net) -> None:

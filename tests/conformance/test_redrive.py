@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -156,22 +155,6 @@ async def test_between_new_messages_they_come_first(net: Net) -> None:
             await message.ack()
         assert seen == list(range(6))
     await shown(bus, floor=6, lag=0)
-
-
-async def test_it_survives_the_broker(net: Net, tmp_path: Path) -> None:
-    await net.serve(data=tmp_path / "data")
-    bus = await dead(net, 6)
-    letters = {one.offset: one for one in await bus.dead_letters(STREAM, "c")}
-    await bus.redrive_channel(STREAM, "c", [letters[1], letters[4]])
-    await net.stack.aclose()
-    async with Net(net.kind, tmp_path, net.certificates) as again:
-        await again.serve(data=tmp_path / "data")
-        bus = await again.connect()
-        assert (await bus.redrive_channel(STREAM, "c", [letters[1], letters[2]])).before == 1
-        async with bus.channel(STREAM, "c") as channel:
-            assert numbers(await some(channel, 3)) == [1, 2, 4]
-            assert await nothing(bus, channel)
-            assert offsets(await channel.dead()) == [0, 3, 5]
 
 
 async def test_messages_that_are_gone_stay_dead_letters(net: Net) -> None:
