@@ -1,7 +1,6 @@
-"""Kits that open a store of each kind, and open the same one again."""
+"""Kits that open a store in a database of each kind, and open the same one again."""
 
 from pathlib import Path
-from typing import Protocol
 
 from busway.broker.streams.stores import Record, Safety, Store
 from busway.broker.streams.stores.connection import Database
@@ -12,23 +11,8 @@ DAY = 86_400 * 10**9
 NOON = 1_700_000_000 * 10**9
 
 
-class Kit(Protocol):
-    """A kind of store. `lasting`: what is stored survives closing. `exact`: trim removes all that may go."""
-
-    lasting: bool
-    exact: bool
-
-    async def open(self, name: str = "orders", *, safety: Safety = "synced") -> Store: ...
-
-    async def reopen(self, store: Store) -> Store:
-        """Close it and all it stands on, and open it again."""
-
-    async def close(self) -> None: ...
-
-
 class DatabaseKit:
-    lasting = True
-    exact = True
+    """Stores of one database, which can be closed and opened again."""
 
     def __init__(self, url: str | Path) -> None:
         self.url = url

@@ -16,10 +16,6 @@ def waits(bench: Bench) -> float:
     return bench.channel.deadline() - bench.now
 
 
-def test_by_default_it_waits_about_1_s_5_s_30_s_2_min_10_min() -> None:
-    assert ChannelConfig().backoff == (1.0, 5.0, 30.0, 120.0, 600.0)
-
-
 def test_each_failure_waits_longer_and_the_last_delay_repeats() -> None:
     bench = Bench(1, backoff=DELAYS, max_deliveries=0, lease=0)
     bench.join()
@@ -38,14 +34,6 @@ def test_others_pass_it() -> None:
     assert given_to(bench.nack((0, 1), delay=None)) == {ANNA: [1]}
     bench.later(1.0)
     assert given_to(bench.ack((1, 1))) == {ANNA: [0]}
-
-
-def test_a_delay_that_is_given_comes_before_the_backoff() -> None:
-    bench = Bench(1, backoff=DELAYS)
-    bench.join()
-    assert given_to(bench.nack((0, 1), delay=0.0)) == {ANNA: [0]}
-    bench.nack((0, 1), delay=2.0)
-    assert waits(bench) == 2.0
 
 
 def test_a_lease_that_ends_is_a_failure() -> None:
@@ -81,12 +69,6 @@ def test_a_consumer_that_leaves_in_good_order_costs_no_time() -> None:
         assert given_to(bench.join()) == {ANNA: [0]}
         assert bench.leave() == []
         assert bench.channel.deadline() is None
-
-
-def test_what_was_not_looked_at_comes_at_once() -> None:
-    bench = Bench(1, backoff=DELAYS)
-    bench.join()
-    assert given_to(bench.nack((0, 1), counted=False)) == {ANNA: [0]}
 
 
 def test_a_change_holds_for_the_next_failure() -> None:

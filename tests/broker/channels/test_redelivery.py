@@ -8,12 +8,6 @@ from tests.support.channel_bench import ANNA, BOB, Bench, given_to
 
 
 class TestAgain:
-    def test_given_back_it_comes_at_once(self) -> None:
-        bench = Bench(20)
-        bench.join(window=5)
-        assert bench.nack((1, 2)) == [AckResult(ANNA, 2, 0, 0), Deliver(ANNA, [(1, 2)], 2)]
-        assert bench.figure("redelivered") == 2
-
     def test_or_after_a_delay(self) -> None:
         bench = Bench(2)
         bench.join()
@@ -128,17 +122,6 @@ class TestAgain:
 
 
 class TestDead:
-    def test_after_so_many_deliveries(self) -> None:
-        bench = Bench(2, max_deliveries=3)
-        bench.join()
-        bench.nack((0, 1))
-        bench.nack((0, 1))
-        assert bench.nack((0, 1)) == [AckResult(ANNA, 1, 0, 0), MoveToDeadLetters((0, 1), 3)]
-        assert (bench.figure("dying"), bench.figure("floor")) == (1, 0)
-        assert bench.ack((0, 1)) == [AckResult(ANNA, 0, 1, 0)]
-        bench.act(bench.channel.acks.dead_done(0, bench.now))
-        assert (bench.figure("dead"), bench.figure("dying"), bench.figure("floor")) == (1, 0, 1)
-
     def test_leases_and_consumers_that_end_count_too(self) -> None:
         bench = Bench(1, max_deliveries=2, lease=5.0)
         bench.join(ANNA)
@@ -168,12 +151,6 @@ class TestDead:
         bench.crash()
         assert bench.join() == []
         assert bench.figure("floor") == 1
-
-    def test_without_a_limit_it_comes_for_ever(self) -> None:
-        bench = Bench(1, max_deliveries=0)
-        bench.join()
-        for times in range(2, 50):
-            assert bench.nack((0, 1))[1] == Deliver(ANNA, [(0, 1)], times)
 
     def test_a_message_that_kills_the_broker_dies_in_the_end(self) -> None:
         """It crashes after each second delivery."""

@@ -22,30 +22,11 @@ def done(end: int) -> Bench:
 
 
 class TestRedrive:
-    def test_they_are_delivered_as_if_for_the_first_time(self) -> None:
-        bench = done(10)
-        assert redrive(bench, 7, 3, 4) == [Deliver(ANNA, [(3, 2), (7, 1)], 1)]
-        assert (bench.channel.floor, bench.figure("lag"), bench.figure("redelivered")) == (3, 3, 0)
-        bench.ack((3, 2))
-        assert bench.channel.floor == 7
-        bench.ack((7, 1))
-        assert (bench.channel.floor, bench.figure("lag")) == (10, 0)
-
     def test_one_record_says_that_they_are_not_done_and_were_sent_back(self) -> None:
         bench = done(10)
         before, epoch = len(bench.entries), bench.channel.epoch
         redrive(bench, 3, 7)
         assert bench.entries[before:] == [Redriven("c", epoch + 1, ((3, 1), (7, 1)))]
-
-    def test_a_letter_is_sent_back_once(self) -> None:
-        bench = done(10)
-        epoch = bench.channel.epoch
-        redrive(bench, 3)
-        bench.ack((3, 1))
-        assert redrive(bench, 3, epoch=epoch) == []
-        assert bench.channel.was_redriven(3, epoch)
-        assert not bench.channel.was_redriven(4, epoch)
-        assert not bench.channel.was_redriven(3, bench.channel.epoch), "a letter that is made now is another one"
 
     def test_also_after_a_crash_and_from_a_snapshot(self) -> None:
         bench = done(10)

@@ -19,7 +19,7 @@ from busway.fields import compile_where
 from tests.support import wire
 from tests.support.net import eventually, until, within
 from tests.support.peer import Peer
-from tests.support.wire import CONFIRM, FIELDS, KEPT, NO_ECHO, PIN, POST, UNKEEP, WATCH, WITHDRAWN
+from tests.support.wire import FIELDS, KEPT, PIN, POST, UNKEEP, WATCH, WITHDRAWN
 
 ALICE, BOB, CAROL = 0xA1, 0xB0, 0xCA
 
@@ -82,16 +82,6 @@ async def test_a_new_subscription_gets_what_its_rules_select(house: House) -> No
     assert [(await bob.result()).code for _ in range(2)] == [Code.INVALID_RULE, Code.INVALID_PATTERN]
 
 
-async def test_one_without_echo_gets_no_kept_message_of_its_own(house: House) -> None:
-    await house.serve()
-    alice, bob = await house.peer(ALICE), await house.peer(BOB)
-    await alice.keep("t", b"mine")
-    await bob.keep("t", b"yours")
-    assert await alice.subscribe(1, "t", flags=NO_ECHO) == 1
-    assert [one.payload for one in alice.got] == [b"yours"]
-    assert await alice.subscribe(2, "t") == 2
-
-
 async def test_a_message_without_confirm_is_answered_only_if_it_is_refused(house: House) -> None:
     await house.serve(kept=1)
     alice = await house.peer(ALICE)
@@ -102,19 +92,6 @@ async def test_a_message_without_confirm_is_answered_only_if_it_is_refused(house
     assert (result.code, result.number) == (Code.TOO_MANY_KEPT, 77)
     assert "1 retained messages" in result.text
     await alice.nothing_more()
-
-
-async def test_ten_thousand_posts_of_one_client_meet_the_limit_and_harm_nobody(house: House) -> None:
-    server = await house.serve()
-    alice, bob = await house.peer(ALICE), await house.peer(BOB)
-    slots = b"".join(wire.topic(slot, f"t/{slot}") for slot in range(10_000))
-    posts = [wire.publish(slot, b"x", slot + 1, flags=POST | CONFIRM) for slot in range(10_000)]
-    async with asyncio.TaskGroup() as group:
-        group.create_task(alice.send(slots, *posts))
-        codes = [(await alice.result()).code for _ in range(10_000)]
-    assert codes == [Code.OK] * 4096 + [Code.TOO_MANY_KEPT] * (10_000 - 4096)
-    assert server.stats()["kept"] == 4096
-    assert (await bob.keep("mine", b"")).code == Code.OK
 
 
 async def test_what_comes_again_under_its_id_is_not_delivered_again(house: House) -> None:
@@ -145,55 +122,6 @@ async def test_a_post_and_a_pin_are_taken_back(house: House) -> None:
         assert (await who.keep("t", b"", kind | UNKEEP, fields={"n": 1})).value == 0
     await bob.nothing_more()
     assert await bob.subscribe(9, "t") == 0
-
-
-async def test_posts_go_with_a_client_that_says_so_and_pins_stay(house: House) -> None:
-    await house.serve()
-    alice, bob = await house.peer(ALICE, "alice"), await house.peer(BOB)
-    await bob.subscribe(1, "**", flags=WATCH)
-    await alice.keep("a", b"1")
-    await alice.keep("b", b"2")
-    await alice.keep("c", b"3", PIN)
-    await alice.send(wire.close(0))
-    got = [await bob.take(wire.DELIVER) for _ in range(5)]
-    assert [(one.topic, one.flags) for one in got] == [
-        ("a", POST), ("b", POST), ("c", PIN), ("a", POST | WITHDRAWN), ("b", POST | WITHDRAWN)
-    ]  # fmt: skip
-    assert got[-1].sender == (wire.session(ALICE), "alice")
-    assert await bob.subscribe(2, "**") == 1
-
-
-async def test_posts_of_a_lost_client_are_withdrawn_after_the_grace(house: House) -> None:
-    server = await house.serve(grace=0.05)
-    alice, bob, carol = await house.peer(ALICE), await house.peer(BOB), await house.peer(CAROL)
-    await bob.subscribe(1, "**", flags=WATCH)
-    await alice.keep("a", b"1")
-    await carol.keep("c", b"1")
-    await bob.take(wire.DELIVER)
-    await bob.take(wire.DELIVER)
-    alice.abort()
-    await until(lambda: server.stats()["connections"] == 2)
-    carol.abort()
-    gone = [await bob.take(wire.DELIVER) for _ in range(2)]
-    assert [(one.topic, one.flags) for one in gone] == [("a", POST | WITHDRAWN), ("c", POST | WITHDRAWN)]
-    assert server.stats()["kept"] == 0
-
-
-async def test_who_comes_back_in_time_keeps_its_posts(house: House) -> None:
-    server = await house.serve(grace=30.0)
-    alice, bob = await house.peer(ALICE), await house.peer(BOB)
-    await bob.subscribe(1, "**", flags=WATCH)
-    await alice.keep("a", b"1", number=5)
-    await bob.take(wire.DELIVER)
-    alice.abort()
-    await until(lambda: server.stats()["connections"] == 1)
-    assert server._hub.retained.deadline() is not None
-    again = await house.peer(ALICE)
-    assert server._hub.retained.deadline() is None
-    server._hub.retained.expire(server._hub.loop.time() + 1000)
-    assert (await again.keep("a", b"1", number=5)).code == Code.OK
-    await bob.nothing_more()
-    assert await bob.subscribe(2, "a") == 1
 
 
 async def test_a_connection_that_is_taken_over_loses_nothing(house: House) -> None:
@@ -228,19 +156,6 @@ async def test_watchers_go_with_their_connection(house: House) -> None:
     assert server.stats()["watchers"] == 1
     bob.abort()
     await until(lambda: server.stats()["watchers"] == 0)
-
-
-async def test_the_fields_of_the_server_are_shown_and_not_part_of_the_key(house: House) -> None:
-    await house.serve(fields={"region": "eu"})
-    alice, bob = await house.peer(ALICE), await house.peer(BOB)
-    await bob.subscribe(1, "t", rules=compile_where({"region": "eu"}).wire)
-    await alice.keep("t", b"1", fields={"n": 1})
-    await alice.keep("t", b"2", fields={"n": 1})
-    assert await alice.subscribe(1, "t", rules=compile_where({"region": "eu"}).wire) == 1
-    assert (alice.got[0].payload, alice.got[0].fields) == (b"2", {"region": "eu", "n": 1})
-    live = [await bob.take(wire.DELIVER) for _ in range(2)]
-    assert [one.fields for one in live] == [{"region": "eu", "n": 1}] * 2
-    assert (await alice.keep("t", b"", POST | UNKEEP, fields={"n": 1})).value == 1
 
 
 async def test_pins_stay_the_same_under_a_server_with_other_fields(house: House, tmp_path: Path) -> None:
@@ -445,13 +360,6 @@ class TestData:
         again = await house.peer(ALICE, "alice")
         assert (await again.keep("t", b"1", PIN, number=5)).code == Code.OK
         await bob.nothing_more()
-
-    async def test_two_servers_in_one_folder(self, house: House, tmp_path: Path) -> None:
-        first = await house.serve(tmp_path)
-        with pytest.raises(busway.DataFailed, match="in use by another server"):
-            await house.serve(tmp_path)
-        await first.stop(0)
-        await house.serve(tmp_path)
 
     async def test_a_start_that_fails_lets_the_folder_go(self, house: House, tmp_path: Path) -> None:
         first = await house.serve(tmp_path / "one")

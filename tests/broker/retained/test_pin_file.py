@@ -176,17 +176,6 @@ class TestFile:
         assert synced == [len(encode(pin(1)))]
         await pins.stop()
 
-    async def test_many_that_wait_share_an_fsync(self, tmp_path: Path, monkeypatch) -> None:
-        pins = pin_journal(tmp_path)
-        await pins.start()
-        synced: list[int] = []
-        real = os.fsync
-        monkeypatch.setattr(os, "fsync", lambda fd: (real(fd), synced.append(fd)))
-        assert await store(pins, *(pin(n, f"t/{n}") for n in range(1000))) == [None] * 1000
-        assert len(synced) == 2, "the first one alone, then all that came meanwhile"
-        await pins.stop()
-        assert len(await content(tmp_path)) == 1000
-
     async def test_fields_tell_pins_apart_whatever_their_order(self, tmp_path: Path) -> None:
         pins = pin_journal(tmp_path)
         await pins.start()
@@ -195,16 +184,6 @@ class TestFile:
         await store(pins, pin(1, fields=one), pin(2, fields=other), pin(3, fields=two))
         await pins.stop()
         assert [one.number for one in await content(tmp_path)] == [2, 3]
-
-    async def test_stopping_waits_for_what_is_to_be_written(self, tmp_path: Path) -> None:
-        pins = pin_journal(tmp_path)
-        await pins.start()
-        results: list[OSError | None] = []
-        for number in range(3):
-            pins.store(pin(number, f"t/{number}"), results.append)
-        await within(pins.stop())
-        assert results == [None] * 3
-        assert len(await content(tmp_path)) == 3
 
     async def test_a_start_writes_anew_what_is_dead(self, tmp_path: Path) -> None:
         pins = pin_journal(tmp_path)
@@ -226,16 +205,6 @@ class TestFile:
         assert pins.rewritten == 1
         assert (tmp_path / "pins.log").stat().st_size < 120_000
         assert [one.topic for one in await content(tmp_path)] == ["stays", "t", "after"]
-
-    async def test_it_goes_on_after_it_was_written_anew(self, tmp_path: Path) -> None:
-        pins = pin_journal(tmp_path)
-        await pins.start()
-        for number in range(5):
-            await store(pins, *(pin(number * 100 + n, payload=b"z" * 100_000) for n in range(30)))
-            await store(pins, pin(number, f"kept/{number}"))
-        await pins.stop()
-        assert pins.rewritten >= 2
-        assert {one.topic for one in await content(tmp_path)} == {"t", *(f"kept/{n}" for n in range(5))}
 
     async def test_no_file_and_an_empty_one(self, tmp_path: Path) -> None:
         assert await content(tmp_path) == []
@@ -389,24 +358,8 @@ class TestDisk:
         assert [one.topic for one in await content(tmp_path)] == ["t", "u"]
         assert [one.name for one in tmp_path.iterdir()] == ["pins.log"]
 
-    async def test_a_file_that_cannot_be_read_is_told_at_the_start(self, tmp_path: Path) -> None:
-        (tmp_path / "pins.log").mkdir()
-        pins = pin_journal(tmp_path)
-        with pytest.raises(DataFailed, match=r"pins\.log can't be read"):
-            await pins.start()
-        await pins.stop()
-
 
 class TestFolder:
-    def test_two_servers_do_not_share_a_folder(self, tmp_path: Path) -> None:
-        first, second = DataFolder(tmp_path / "data"), DataFolder(tmp_path / "data")
-        first.open()
-        with pytest.raises(DataFailed, match="in use by another server"):
-            second.open()
-        first.close()
-        second.open()
-        second.close()
-
     def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(DataFailed, match="can't be used"):

@@ -1,16 +1,13 @@
-"""Processes killed with SIGKILL: providers at work, publishers of retained messages, and the server."""
+"""Processes killed with SIGKILL: providers at work, and publishers of retained messages."""
 
 import asyncio
-import json
-import logging
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 import busway
 from tests.support.children import Child, Children
-from tests.support.net import PATIENCE, Net, gather, payloads, settle, until, within
+from tests.support.net import Net, gather, within
 
 NEVER = 600.0
 """Seconds for one provider, beyond what a test waits: whoever is followed by the next one was found dead, not late."""
@@ -187,77 +184,3 @@ async def test_the_posts_of_a_killed_publisher_are_withdrawn_after_the_grace(net
         assert (gone.kind, gone.topic, gone.payload, gone.fields) == ("withdrawn", "proc/hdb", b"up", {"pid": 1})
         assert gone.sender == "hdb"
         assert [message.kind for message in await watcher.kept()] == ["pin"]
-
-
-async def test_until_the_grace_is_over_its_posts_are_there(net: Net, children: Children) -> None:
-    server = await net.serve(grace=NEVER)
-    watcher = await net.connect()
-    publisher = await children.start(PUBLISHER, server.addresses[0])
-    await publisher.says("posted")
-    async with watcher.subscribe("proc/*", watch=True) as watching:
-        assert await payloads(watching, 1) == [b"up"]
-        await publisher.kill()
-        await until(lambda: server.stats()["connections"] == 1, watcher.flush)
-        async with watcher.subscribe("proc/*") as late:
-            assert await payloads(late, 1) == [b"up"]
-        await settle(watcher)
-        assert watching.pending == 0
-        assert server._hub is not None
-        server._hub.retained.expire(server._hub.loop.time() + NEVER + 1)
-        server._hub.flush()
-        assert [message.kind for message in await gather(watching, 1)] == ["withdrawn"]
-
-
-async def test_pins_are_there_after_the_server_was_killed(tmp_path: Path, children: Children) -> None:
-    address, data = f"unix:{tmp_path / 'bus'}", tmp_path / "data"
-    command = ("-m", "busway", "serve", "--unix", tmp_path / "bus", "--data", data, "--json", "-q")
-    server = await children.run(*command)
-    guid = json.loads(await server.line())["guid"]
-    async with busway.connect(address, name="manager", reconnect=(0.01,)) as bus:
-        for number in range(50):
-            await bus.pin(f"config/{number}", str(number), fields={"n": number})
-        await bus.pin("config/0", b"changed", fields={"n": 0})
-        assert await bus.unpin("config/1", fields={"n": 1})
-        await bus.post("proc/manager", b"up")
-        events = bus.events()
-        await server.kill()
-        again = await children.run(*command)
-        assert json.loads(await again.line())["guid"] == guid
-        async with asyncio.timeout(PATIENCE):
-            while (await anext(events)).kind != "resumed":
-                pass
-        async with busway.connect(address) as late, late.subscribe("**") as subscription:
-            got = await gather(subscription, 50)
-            assert [(one.kind, one.topic, one.payload, one.sender) for one in got] == [
-                *(("pin", f"config/{number}", b"%d" % number, "manager") for number in range(2, 50)),
-                ("pin", "config/0", b"changed", "manager"),
-                ("post", "proc/manager", b"up", "manager"),  # put back by its publisher
-            ]
-            assert got[0].fields == {"n": 2}
-        assert await bus.unpin("config/2", fields={"n": 2})
-    await again.kill()
-
-
-async def test_a_damaged_file_of_a_killed_server(tmp_path: Path, children: Children, caplog) -> None:
-    """The good part is kept, the damage is told."""
-    address, data = f"unix:{tmp_path / 'bus'}", tmp_path / "data"
-    server = await children.run(*("-m", "busway", "serve", "--unix", tmp_path / "bus", "--data", data, "--json", "-q"))
-    await server.line()
-    async with busway.connect(address, reconnect=None) as bus:
-        for number in range(9):
-            await bus.pin(f"config/{number}", b"x" * 100)
-        await server.kill()
-    file = data / "pins.log"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    file.write_bytes(content[:-1])  # rotten in the middle, torn at the end
-    with caplog.at_level(logging.WARNING, "busway"):
-        async with busway.serve(data=data) as restarted, restarted.connect() as bus:
-            kept = {message.topic for message in await bus.kept()}
-            store = (await bus.info())["kept"]["store"]
-    assert kept == {f"config/{number}" for number in range(8)} - {"config/4"}
-    assert store["damaged"] == 2
-    assert caplog.text.count("pins.log") >= 2
-    async with busway.serve(data=data) as restarted, restarted.connect() as bus:
-        assert {message.topic for message in await bus.kept()} == kept
-        assert (await bus.info())["kept"]["store"]["damaged"] == 0

@@ -18,12 +18,6 @@ class TestBreaker:
             bench.fails(1)
         return bench
 
-    def test_three_failures_in_a_row_set_it_aside(self) -> None:
-        bench = self.broken()
-        code, text = error(bench.request(10))
-        assert (code, "1 set aside" in text) == (Code.NO_RESPONDERS, True)
-        assert [one["state"] for one in bench.asking.providers.figures(bench.now)] == ["aside"]
-
     def test_one_set_aside_is_named_when_all_are_gathered(self) -> None:
         bench = self.broken()
         aside = "p1", Code.SERVICE_GONE, "p1 is set aside after 3 failures"

@@ -59,19 +59,6 @@ async def test_sequences_have_no_gap_and_nobody_sees_it_before(bus_with_stream: 
     assert await orders.find("orders/a", 4) == got[-1].offset
 
 
-async def test_a_channel_hands_it_out_once_when_it_is_due(bus_with_stream: Place) -> None:
-    place = bus_with_stream
-    bus = await place.connect()
-    async with bus.channel("orders", "c") as channel:
-        await within(bus.publish("orders/a", b"later", durable=True, delay=SOON))
-        await within(bus.publish("orders/a", b"now", durable=True))
-        got = [await within(channel.recv()) for _ in range(2)]
-        assert [(message.payload, message.deliveries) for message in got] == [(b"now", 1), (b"later", 1)]
-        await within(channel.ack(got))
-        (figures,) = await bus.channels("orders")
-        assert (figures.floor, figures.lag) == (3, 0)
-
-
 async def test_one_that_was_due_while_the_broker_was_down(lasting: Place) -> None:
     """It is there for who comes back with its position, and for a channel, and never again after further restarts."""
     place = lasting
@@ -164,10 +151,11 @@ async def test_many_that_are_due_at_once(bus_with_stream: Place) -> None:
     bus = await place.connect()
     when = datetime.now(UTC) + timedelta(seconds=SOON)
     sending = [bus.publish("orders/a", b"%d" % n, durable=True, deliver_at=when) for n in range(500)]
-    async with bus.subscribe("orders/**", since="all") as subscription:
+    async with bus.subscribe("orders/**") as plain, bus.subscribe("orders/**", since="all") as following:
         await within(asyncio.gather(*sending))
-        got: list[busway.Message] = []
-        while len(got) < 500:
-            got += await subscription.take(timeout=PATIENCE)
-    assert sorted(int(message.payload) for message in got) == list(range(500))
-    assert [message.sequence for message in got] == list(range(1, 501))
+        for subscription in (plain, following):
+            got: list[busway.Message] = []
+            while len(got) < 500:
+                got += await subscription.take(timeout=PATIENCE)
+            assert sorted(int(message.payload) for message in got) == list(range(500))
+            assert [message.sequence for message in got] == list(range(1, 501))

@@ -168,19 +168,6 @@ async def test_what_expired_is_not_delivered(bus_with_stream: Place) -> None:
     assert [message.payload for message in await bus_with_stream.stored()] == [b"long"]
 
 
-async def test_what_is_due_later_is_delivered_later_once(bus_with_stream: Place) -> None:
-    bus, other = await bus_with_stream.connect(), await bus_with_stream.connect()
-    async with other.subscribe("orders/**") as plain, other.subscribe("orders/**", since="all") as following:
-        await within(bus.publish("orders/late", b"late", durable=True, delay=1.0))
-        await within(bus.publish("orders/now", b"now", durable=True))
-        for subscription in (plain, following):
-            assert await payloads(subscription, 2) == [b"now", b"late"]
-        await within(bus.publish("orders/now", b"end", durable=True))
-        for subscription in (plain, following):
-            assert await payloads(subscription, 1) == [b"end"]
-    assert [message.payload for message in await bus_with_stream.stored()] == [b"now", b"late", b"end"]
-
-
 async def test_no_more_than_the_stream_may_hold(bus_with_stream: Place) -> None:
     place = bus_with_stream
     stream = await place.make("few", max_count=1000)

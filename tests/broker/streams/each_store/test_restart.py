@@ -86,16 +86,6 @@ async def test_sent_again_after_a_restart_it_is_stored_once(lasting: Place) -> N
     assert stored == {0: b"0", one.offset: b"b", **placed}
 
 
-async def test_what_is_due_later_is_delivered_by_the_next_broker(lasting: Place) -> None:
-    place = lasting
-    bus, other = await place.connect(), await place.connect()
-    await within(bus.publish("orders/a", b"late", durable=True, delay=2.0))
-    await within(bus.publish("orders/a", b"gone", durable=True, expires=0.001, delay=0.1))
-    await place.restart()
-    async with other.subscribe("orders/**") as subscription:
-        assert await payloads(subscription, 1) == [b"late"]
-
-
 async def test_what_was_removed_for_its_age_stays_removed(lasting: Place) -> None:
     place = lasting
     await place.make("brief", max_age="1h")
@@ -106,13 +96,3 @@ async def test_what_was_removed_for_its_age_stays_removed(lasting: Place) -> Non
     assert (place.stream("brief").first, place.stream("brief").safe) == (100, 100)
     again = await within(bus.publish("brief/a", b"", durable=True))
     assert (again.offset, again.sequence) == (100, 101)
-
-
-async def test_a_second_broker_is_refused(lasting: Place) -> None:
-    second = busway.serve(data=lasting.folder / "data")
-    try:
-        await within(second.start())
-    except busway.DataFailed as error:
-        assert "in use" in error.reason
-    else:
-        raise AssertionError("two brokers on one data folder")

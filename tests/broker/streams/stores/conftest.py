@@ -6,29 +6,17 @@ from pathlib import Path
 import pytest
 
 from busway.broker.streams.stores import Store
-from tests.support.store_kits import DatabaseKit, Kit, postgresql_kit, sqlite_kit
-
-
-def database_kit(kind: str, request: pytest.FixtureRequest, folder: Path) -> DatabaseKit:
-    return sqlite_kit(folder) if kind == "sqlite" else postgresql_kit(request.getfixturevalue("postgres"))
+from tests.support.store_kits import DatabaseKit, postgresql_kit, sqlite_kit
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-async def kit(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kit]:
-    """Every kind of store."""
-    made = database_kit(request.param, request, tmp_path)
+async def kit(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[DatabaseKit]:
+    """A database of each kind."""
+    made = sqlite_kit(tmp_path) if request.param == "sqlite" else postgresql_kit(request.getfixturevalue("postgres"))
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def store(kit: Kit) -> Store:
+async def store(kit: DatabaseKit) -> Store:
     return await kit.open()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[DatabaseKit]:
-    """Every kind of database."""
-    made = database_kit(request.param, request, tmp_path)
-    yield made
-    await made.close()

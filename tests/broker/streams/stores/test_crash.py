@@ -48,9 +48,9 @@ async def check_whole(store: Store, acknowledged: int) -> None:
     assert sum(run.count for run in await store.publishers(0)) == store.next
 
 
-async def test_a_broker_killed_at_any_moment_leaves_what_was_acknowledged(database: DatabaseKit) -> None:
+async def test_a_broker_killed_at_any_moment_leaves_what_was_acknowledged(kit: DatabaseKit) -> None:
     for _ in range(4):
-        async with child(database, "anywhere") as process:
+        async with child(kit, "anywhere") as process:
             for _ in range(random.randrange(1, 30)):
                 acknowledged = int(await line(process))
             await asyncio.sleep(random.uniform(0, 0.01))  # where it is killed is left to chance
@@ -59,19 +59,19 @@ async def test_a_broker_killed_at_any_moment_leaves_what_was_acknowledged(databa
             assert process.stdout is not None
             if rest := (await process.stdout.read()).decode().split():
                 acknowledged = int(rest[-1])
-        store = await database.open()
+        store = await kit.open()
         await check_whole(store, acknowledged)
         [entry] = await store.load_channels()
         assert entry in [ChannelEntry("billing", "next", b"%d" % at) for at in range(acknowledged, store.next + 1)]
-        await database.close()
+        await kit.close()
 
 
-async def test_a_broker_killed_inside_a_transaction_leaves_nothing_of_it(database: DatabaseKit) -> None:
-    async with child(database, "inside") as process:
+async def test_a_broker_killed_inside_a_transaction_leaves_nothing_of_it(kit: DatabaseKit) -> None:
+    async with child(kit, "inside") as process:
         acknowledged = 0
         while (said := await line(process)) != "inside":
             acknowledged = int(said)
         process.kill()
-    store = await database.open()
+    store = await kit.open()
     assert store.next == acknowledged > 0
     await check_whole(store, acknowledged)

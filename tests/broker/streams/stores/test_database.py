@@ -20,12 +20,12 @@ from tests.support.postgres import Postgres
 from tests.support.store_kits import DatabaseKit, Writer, everything, sqlite_kit
 
 
-async def test_a_second_server_is_refused(database: DatabaseKit) -> None:
-    await database.open()
-    second = Database(database.url)
+async def test_a_second_server_is_refused(kit: DatabaseKit) -> None:
+    await kit.open()
+    second = Database(kit.url)
     with pytest.raises(DataFailed, match=r"is in use by another server.*; give each its own"):
         await second.open()
-    await database.close()
+    await kit.close()
     await second.open()
     await second.close()
 
@@ -74,9 +74,9 @@ async def waiting(postgres: Postgres, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_several_streams_share_a_database(database: DatabaseKit) -> None:
+async def test_several_streams_share_a_database(kit: DatabaseKit) -> None:
     names = ["orders", "Orders", 'odd "name"; DROP TABLE busway_stream --', "größe"]
-    stores = [await database.open(name) for name in names]
+    stores = [await kit.open(name) for name in names]
     writers = [Writer() for _ in names]
     for turn in range(5):
         await asyncio.gather(
@@ -85,9 +85,9 @@ async def test_several_streams_share_a_database(database: DatabaseKit) -> None:
     await stores[0].save_channels([ChannelEntry("billing", "floor", b"0")])
     await stores[1].save_channels([ChannelEntry("billing", "floor", b"1")])
     await stores[2].purge()
-    assert await database.database.names() == sorted(names)
-    await database.close()
-    stores = [await database.open(name) for name in names]
+    assert await kit.database.names() == sorted(names)
+    await kit.close()
+    stores = [await kit.open(name) for name in names]
     writers[2].records = []
     for store, writer in zip(stores, writers, strict=True):
         assert await everything(store) == writer.records
@@ -96,18 +96,18 @@ async def test_several_streams_share_a_database(database: DatabaseKit) -> None:
     await stores[0].remove()
     assert await everything(stores[1]) == writers[1].records
     assert await stores[1].load_channels() == [ChannelEntry("billing", "floor", b"1")]
-    again = await database.open("orders")
+    again = await kit.open("orders")
     assert again.next == 0
 
 
-async def test_a_stream_is_opened_once(database: DatabaseKit) -> None:
-    await database.open()
+async def test_a_stream_is_opened_once(kit: DatabaseKit) -> None:
+    await kit.open()
     with pytest.raises(DataFailed, match="'orders' is open already"):
-        await DatabaseStore(database.database, "orders").open()
+        await DatabaseStore(kit.database, "orders").open()
 
 
-async def test_a_store_that_is_opened_again_knows_only_what_is_there(database: DatabaseKit) -> None:
-    store = await database.open()
+async def test_a_store_that_is_opened_again_knows_only_what_is_there(kit: DatabaseKit) -> None:
+    store = await kit.open()
     await store.append(Writer().make(3))
     await store.close()
     await store.open()
@@ -119,27 +119,27 @@ async def test_a_store_that_is_opened_again_knows_only_what_is_there(database: D
     assert len(await everything(store)) == 2
 
 
-async def test_tables_of_a_newer_version_are_left_alone(database: DatabaseKit) -> None:
-    store = await database.open()
+async def test_tables_of_a_newer_version_are_left_alone(kit: DatabaseKit) -> None:
+    store = await kit.open()
     await store.append(Writer().make(3))
 
     def newer(connection: Connection) -> None:
         connection.execute(text('UPDATE "busway_schema" SET "version" = 99'))
 
-    await database.database.write(newer, lambda _: None, "synced")
-    await database.close()
+    await kit.database.write(newer, lambda _: None, "synced")
+    await kit.close()
     with pytest.raises(
         DataFailed, match="version 99 of a newer busway, and this one knows versions up to 1: update it"
     ):
-        await database.open()
+        await kit.open()
 
 
 async def test_tables_are_brought_to_the_newest_version(
-    database: DatabaseKit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kit: DatabaseKit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = await database.open()
+    store = await kit.open()
     await store.append(Writer().make(3))
-    await database.close()
+    await kit.close()
 
     def fails(connection: Connection) -> None:
         connection.execute(text('ALTER TABLE "busway_stream" ADD COLUMN "colour" TEXT'))
@@ -150,14 +150,14 @@ async def test_tables_are_brought_to_the_newest_version(
 
     monkeypatch.setattr(schema, "STEPS", (*schema.STEPS, fails))
     with pytest.raises(DataFailed, match="no paint"):
-        await database.open()
+        await kit.open()
     monkeypatch.setattr(schema, "STEPS", (*schema.STEPS[:-1], works))
-    store = await database.open()  # the step that failed was taken back, or there would be two columns of one name
+    store = await kit.open()  # the step that failed was taken back, or there would be two columns of one name
     assert "from version 1 to 2" in caplog.text
     assert len(await everything(store)) == 3
-    await database.close()
+    await kit.close()
     caplog.clear()
-    await database.open()
+    await kit.open()
     assert "version" not in caplog.text
 
 
@@ -200,26 +200,26 @@ async def test_a_database_with_another_encoding_is_refused(postgres: Postgres) -
         await Database(postgres.url(database="latin")).open()
 
 
-async def test_a_closed_database_says_so(database: DatabaseKit) -> None:
-    store = await database.open()
-    await database.database.close()
+async def test_a_closed_database_says_so(kit: DatabaseKit) -> None:
+    store = await kit.open()
+    await kit.database.close()
     with pytest.raises(Closed, match="is closed"):
         await store.read(0, 1000)
     with pytest.raises(Closed, match="is closed"):
-        await database.database.names()
+        await kit.database.names()
 
 
 @pytest.mark.parametrize(
     ("safety", "sqlite", "postgresql"), [("synced", 2, "on"), ("written", 1, "on"), ("memory", 1, "off")]
 )
 async def test_a_commit_is_as_safe_as_the_stream_promises(
-    database: DatabaseKit, monkeypatch: pytest.MonkeyPatch, safety: Safety, sqlite: int, postgresql: str
+    kit: DatabaseKit, monkeypatch: pytest.MonkeyPatch, safety: Safety, sqlite: int, postgresql: str
 ) -> None:
     """What the database is asked for while records are written; that it keeps its word is shown by killing it."""
-    other = await database.open("other")
-    store = await database.open(safety=safety)
+    other = await kit.open("other")
+    store = await kit.open(safety=safety)
     asked = []
-    ask = text("PRAGMA synchronous" if isinstance(database.url, Path) else "SHOW synchronous_commit")
+    ask = text("PRAGMA synchronous" if isinstance(kit.url, Path) else "SHOW synchronous_commit")
     for rows in (store._rows, other._rows):
         append = rows.append
 
@@ -231,7 +231,7 @@ async def test_a_commit_is_as_safe_as_the_stream_promises(
     await store.append(Writer().make())
     await other.append([])
     await store.append([])
-    wanted, synced = (sqlite, 2) if isinstance(database.url, Path) else (postgresql, "on")
+    wanted, synced = (sqlite, 2) if isinstance(kit.url, Path) else (postgresql, "on")
     assert asked == [wanted, synced, wanted]
 
 

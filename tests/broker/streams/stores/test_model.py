@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from busway.broker.streams.stores import Store, TopicUsage, Usage
 from tests.support.postgres import Postgres
-from tests.support.store_kits import NOON, DatabaseKit, Kit, Writer, everything, postgresql_kit, sqlite_kit
+from tests.support.store_kits import NOON, DatabaseKit, Writer, everything, postgresql_kit, sqlite_kit
 from tests.support.strength import examples
 
 TOPICS = ("a", "b/c", "ü")
@@ -30,7 +30,7 @@ step = some.one_of(
 class Model:
     """A store, and the list that says what it must have."""
 
-    def __init__(self, kit: Kit, store: Store) -> None:
+    def __init__(self, kit: DatabaseKit, store: Store) -> None:
         self.kit = kit
         self.store = store
         self.writer = Writer()
