@@ -360,8 +360,6 @@ async def test_a_lease_may_be_zero_but_not_negative(net: Net, zero: Any) -> None
         ({"backoff": [""]}, ValueError),
         ({"backoff": "soon"}, ValueError),
         ({"backoff": [float("nan")]}, ValueError),
-        ({"backoff": [float("inf")]}, ValueError),
-        ({"backoff": [1e10]}, ValueError),
         ({"backoff": [1] * 65}, ValueError),
         ({"backoff": True}, TypeError),
         ({"backoff": {"first": 1}}, TypeError),

@@ -151,22 +151,6 @@ async def test_an_answer_that_cannot_be_encoded_is_an_error_not_a_silence(net: N
             await client.request("t", timeout=None)
 
 
-async def test_a_late_reply_harms_nobody(net: Net) -> None:
-    server, client = await net.connect(), await net.connect()
-    async with server.serve("t") as service:
-        with pytest.raises(busway.Timeout):
-            await client.request("t", b"slow", timeout=0.01)
-        slow = await service.recv(timeout=PATIENCE)
-        async with asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(client.request("t", b"quick"))
-            quick = await service.recv(timeout=PATIENCE)
-            await slow.reply(b"late")
-            await quick.reply(b"in time")
-            assert (await asking).payload == b"in time"
-        await settle(server, client)
-    assert client.state == "connected"
-
-
 async def test_services_and_publishes_on_one_topic_do_not_disturb_each_other(net: Net) -> None:
     server, client = await net.connect(), await net.connect()
     async with server.serve("t", double), client.subscribe("t") as subscription:

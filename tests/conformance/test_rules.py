@@ -205,9 +205,11 @@ async def test_a_predicate_that_raises_is_no_match_and_is_reported(net: Net) -> 
         raise LookupError(names)
 
     heard = bus.events()
+    await publisher.post("t", b"kept", fields={"n": 0})
     async with (
         bus.subscribe("t", where={"n": picky}) as subscription,
         bus.subscribe("t", where={"n": 5}, extra=odd) as never,
+        bus.subscribe("t") as plain,
     ):
         for number in (1, 0, 2):
             await publisher.publish("t", str(number), fields={"n": number})
@@ -215,11 +217,12 @@ async def test_a_predicate_that_raises_is_no_match_and_is_reported(net: Net) -> 
         assert await payloads(subscription, 3) == [b"1", b"2", b""]
         with pytest.raises(busway.Timeout):
             await never.recv(timeout=0.01)
-        assert [type(error) for error in errors] == [ZeroDivisionError, LookupError]
-        assert bus.errors == 2
+        assert await payloads(plain, 5) == [b"kept", b"1", b"0", b"2", b""]
+        assert [type(error) for error in errors] == [ZeroDivisionError, ZeroDivisionError, LookupError]
+        assert bus.errors == 3
         assert (subscription.missed, never.missed) == (0, 0)
-        told = [await anext(heard) for _ in range(2)]
-        assert [(event.kind, event.topic) for event in told] == [("error", "t")] * 2
+        told = [await anext(heard) for _ in range(3)]
+        assert [(event.kind, event.topic) for event in told] == [("error", "t")] * 3
         assert bus.state == "connected"
 
 
