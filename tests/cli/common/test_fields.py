@@ -95,6 +95,8 @@ def test_what_is_no_rule(given, text):
         ({"a": "5"}, 'a="5"'),
         ({"a": "two words"}, 'a="two words"'),
         ({"a": "new\nline"}, 'a="new\\nline"'),
+        ({"c": "\x9b2K\x7f\u202e"}, 'c="\\u009b2K\\u007f\\u202e"'),
+        ({"na\u2028me": 1}, "na\\u2028me=1"),
         ({"a": [1, None], "b": True}, "a=[1,null] b=true"),
         ({"a": b"\xff"}, 'a="/w=="'),
     ],

@@ -3,7 +3,7 @@
 import pytest
 
 import busway
-from busway.cli.common import field_flags, values
+from busway.cli.common import values
 from busway.gateway.message_json import as_object
 
 
@@ -99,19 +99,6 @@ def test_payloads_on_the_screen(payload, text):
 )
 def test_one_line(given, text):
     assert values.one_line(given) == text
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"venue": "krk", "size": 5}, "venue=krk size=5"),
-        ({"a": "b c", "n": "x\ny"}, 'a="b c" n="x\\ny"'),
-        ({"c": "\x9b2K\x7f\u202e"}, 'c="\\u009b2K\\u007f\\u202e"'),
-        ({"na\u2028me": 1}, "na\\u2028me=1"),
-    ],
-)
-def test_fields_on_the_screen(fields, text):
-    assert field_flags.shown(fields) == text
 
 
 async def test_format(bus):
