@@ -10,6 +10,7 @@ import pytest
 
 import busway
 import busway.sync
+from tests.support.connection_events import abort
 from tests.support.flow import record_stops
 from tests.support.net import PATIENCE, Net, eventually, gather, until, within
 
@@ -111,8 +112,7 @@ async def test_a_lost_connection_does_not_bring_it_back(net: Net) -> None:
     bus = await net.connect(reconnect=[0.0])
     kept, parts = await bus.subscribe("kept"), [await bus.subscribe("dropped")]
     events = bus.events()
-    assert bus._core.connection is not None
-    bus._core.connection.transport.abort()
+    abort(bus)
     assert (await anext(events)).kind == "lost"
     with pytest.warns(ResourceWarning):
         drop(parts)

@@ -12,7 +12,7 @@ import busway
 from busway.positions import encode_since, since_again
 from busway.settings import Identity
 from busway.testing import FaultProxy
-from tests.support.connection_events import next_event
+from tests.support.connection_events import lose, next_event, restore
 from tests.support.net import PATIENCE, Net, eventually, gather, payloads, settle, until, within
 
 
@@ -39,8 +39,7 @@ async def test_the_order_of_events(net: Net) -> None:
             if lost is None:
                 assert await kinds_until(events, "lost") == ["connected", "lost"]
             assert bus.state == "lost"
-            proxy.refusing = False
-            resumed = await next_event(events, "resumed")
+            resumed = await restore(proxy, events)
             assert bus.state == "connected"
             assert resumed.attempts >= 1
             assert resumed.downtime >= 0
@@ -102,9 +101,7 @@ async def test_a_service_that_was_taken_meanwhile_has_visibly_failed(net: Net) -
         service = await bus.serve("s", lambda message: b"old")
         iterated = await bus.serve("i")
         receiving = asyncio.ensure_future(iterated.recv())
-        proxy.refusing = True
-        proxy.cut()
-        await next_event(events, "lost")
+        await lose(proxy, events)
 
         async def claimed() -> bool:
             try:
@@ -153,9 +150,7 @@ async def test_offline_fail_is_at_once(net: Net) -> None:
     server = await net.serve()
     async with FaultProxy(server.addresses[0]) as proxy, busway.connect(proxy.address, reconnect=(0,)) as bus:
         events = bus.events()
-        proxy.refusing = True
-        proxy.cut()
-        await next_event(events, "lost")
+        await lose(proxy, events)
         for call in (
             lambda: bus.publish("t", b""),
             lambda: bus.publish("t", b"", confirm=True),
@@ -168,8 +163,7 @@ async def test_offline_fail_is_at_once(net: Net) -> None:
         ):
             with pytest.raises(busway.Disconnected):
                 await within(call())
-        proxy.refusing = False
-        await next_event(events, "resumed")
+        await restore(proxy, events)
         assert await bus.publish("t", b"", confirm=True) == 0
 
 
@@ -188,13 +182,10 @@ async def test_offline_buffer_keeps_the_order(net: Net, where: str) -> None:
         events = bus.events()
         await bus.publish("t/1", b"0", **each)
         await bus.flush()
-        proxy.refusing = True
-        proxy.cut()
-        await next_event(events, "lost")
+        await lose(proxy, events)
         for number in range(1, 50):
             await bus.publish(f"t/{number % 3}", str(number), **each)
-        proxy.refusing = False
-        await next_event(events, "resumed")
+        await restore(proxy, events)
         await bus.publish("t/1", b"50", **each)
         assert await payloads(subscription, 51) == [b"%d" % number for number in range(51)]
 
@@ -208,9 +199,7 @@ async def test_offline_buffer_is_bounded(net: Net) -> None:
         witness.subscribe("t") as subscription,
     ):
         events = bus.events()
-        proxy.refusing = True
-        proxy.cut()
-        await next_event(events, "lost")
+        await lose(proxy, events)
         kept = 0
         with pytest.raises(busway.LimitExceeded):
             for _ in range(100):
@@ -219,8 +208,7 @@ async def test_offline_buffer_is_bounded(net: Net) -> None:
         assert kept == 10
         with pytest.raises(busway.Disconnected):
             await bus.publish("t", b"", offline="fail")
-        proxy.refusing = False
-        await next_event(events, "resumed")
+        await restore(proxy, events)
         assert await payloads(subscription, kept) == [b"x" * 9] * kept
 
 
@@ -233,9 +221,7 @@ async def test_buffered_messages_that_grew_too_old_are_told(net: Net) -> None:
         witness.subscribe("t") as subscription,
     ):
         events = bus.events()
-        proxy.refusing = True
-        proxy.cut()
-        await next_event(events, "lost")
+        await lose(proxy, events)
         await bus.publish("t", b"old", offline=busway.Buffer(bytes=1000, age=1e-9))
         await bus.publish("t", b"fresh", offline=busway.Buffer(bytes=1000, age=60))
         refused = proxy.refused
@@ -266,8 +252,7 @@ async def test_the_schedule_is_followed_and_its_last_delay_repeats(net: Net, mon
         proxy.refusing = True
         proxy.cut()
         await until(lambda: proxy.refused >= 5)
-        proxy.refusing = False
-        resumed = await next_event(events, "resumed")
+        resumed = await restore(proxy, events)
         monkeypatch.undo()
     assert resumed.attempts == len(delays) >= 6
     assert delays == [0.00123, 0.00234] + [0.00345] * (len(delays) - 2)
@@ -456,9 +441,7 @@ async def test_closing_while_it_is_lost(net: Net) -> None:
         events = bus.events()
         subscription = await bus.subscribe("t")
         receiving = asyncio.ensure_future(subscription.recv())
-        proxy.refusing = True
-        proxy.cut()
-        await next_event(events, "lost")
+        await lose(proxy, events)
         await within(bus.close())
         assert bus.state == "closed"
         with pytest.raises(busway.Closed):

@@ -10,7 +10,7 @@ import pytest
 
 import busway
 from busway.testing import FaultProxy, stall
-from tests.support.connection_events import next_event
+from tests.support.connection_events import lose, next_event, restore
 from tests.support.net import PATIENCE, Net, gather, payloads, settle, within
 
 
@@ -82,8 +82,7 @@ async def test_a_loss_beyond_the_grace_withdraws_until_the_client_is_back(net: N
         proxy.cut()
         assert [message.kind for message in await gather(watching, 2)] == ["post", "withdrawn"]
         assert await seen(witness) == []
-        proxy.refusing = False
-        await next_event(events, "resumed")
+        await restore(proxy, events)
         assert await seen(witness) == [("k", b"1")]
         assert [message.kind for message in await gather(watching, 1)] == ["post"]
 
@@ -139,9 +138,7 @@ async def test_without_a_connection_nothing_is_posted_and_all_is_remembered(net:
     async with FaultProxy(server.addresses[0]) as proxy, busway.connect(proxy.address, reconnect=(0,)) as bus:
         events = bus.events()
         await bus.post("k", b"0")
-        proxy.refusing = True
-        proxy.cut()
-        await next_event(events, "lost")
+        await lose(proxy, events)
         for call in (
             lambda: bus.post("k", b"1"),
             lambda: bus.unpost("k"),
@@ -152,54 +149,40 @@ async def test_without_a_connection_nothing_is_posted_and_all_is_remembered(net:
                 await within(call())
         with pytest.raises(busway.Disconnected):
             await within(bus.kept())
-        proxy.refusing = False
-        await next_event(events, "resumed")
+        await restore(proxy, events)
         assert await seen(witness) == [("k", b"0")]
 
 
-async def test_a_post_that_is_refused_after_the_reconnect_is_told() -> None:
-    small = busway.Settings(kept=1)
+@pytest.mark.parametrize(
+    ("limit", "posts", "refused"),
+    [
+        ({"kept": 1}, {"a": b"1", "b": b"2", "c": b"3"}, ["b", "c"]),
+        ({"frame": 2048}, {"large": b"x" * 4096, "small": b"x"}, ["large"]),
+    ],
+    ids=["count", "size"],
+)
+async def test_posts_that_the_next_server_refuses_are_told(
+    limit: dict[str, int], posts: dict[str, bytes], refused: list[str]
+) -> None:
     async with (
         busway.serve("tcp://127.0.0.1:0") as first,
-        busway.serve("tcp://127.0.0.1:0", settings=small) as second,
+        busway.serve("tcp://127.0.0.1:0", settings=busway.Settings(**limit)) as second,
         FaultProxy(first.addresses[0]) as proxy,
         busway.connect(proxy.address, reconnect=(0,)) as bus,
         second.connect() as witness,
     ):
         events = bus.events()
-        await bus.post("a", b"1")
-        await bus.post("b", b"2")
-        await bus.post("c", b"3")
+        for topic, payload in posts.items():
+            await bus.post(topic, payload)
         proxy.upstream = second.addresses[0]
         proxy.cut()
-        refused = [await next_event(events, "rejected") for _ in range(2)]
-        assert [(event.topic, type(event.error)) for event in refused] == [
-            ("b", busway.LimitExceeded),
-            ("c", busway.LimitExceeded),
+        told = [await next_event(events, "rejected") for _ in refused]
+        assert [(event.topic, type(event.error)) for event in told] == [
+            (topic, busway.LimitExceeded) for topic in refused
         ]
         await next_event(events, "resumed")
-        assert await seen(witness) == [("a", b"1")]
-        assert len(bus._posts) == 1
-
-
-async def test_a_post_too_large_for_the_new_server_is_told() -> None:
-    small = busway.Settings(frame=2048)
-    async with (
-        busway.serve("tcp://127.0.0.1:0") as first,
-        busway.serve("tcp://127.0.0.1:0", settings=small) as second,
-        FaultProxy(first.addresses[0]) as proxy,
-        busway.connect(proxy.address, reconnect=(0,)) as bus,
-        second.connect() as witness,
-    ):
-        events = bus.events()
-        await bus.post("large", b"x" * 4096)
-        await bus.post("small", b"x")
-        proxy.upstream = second.addresses[0]
-        proxy.cut()
-        rejected = await next_event(events, "rejected")
-        assert (rejected.topic, type(rejected.error)) == ("large", busway.LimitExceeded)
-        await next_event(events, "resumed")
-        assert await seen(witness) == [("small", b"x")]
+        assert await seen(witness) == [(topic, posts[topic]) for topic in posts if topic not in refused]
+        assert len(bus._posts) == len(posts) - len(refused)
 
 
 async def test_a_refused_update_leaves_what_was_posted_before(net: Net) -> None:
@@ -242,13 +225,10 @@ async def test_what_was_seen_of_kept_messages_is_not_repeated_to_a_subscriber_th
         await poster.post("k/2", b"2")
         async with bus.subscribe("k/*", watch=True, notify=True) as subscription:
             assert [message.kind for message in await gather(subscription, 3)] == ["post", "post", "notify"]
-            proxy.refusing = True
-            proxy.cut()
-            await next_event(events, "lost")
+            await lose(proxy, events)
             await poster.unpost("k/1")
             await poster.post("k/3", b"3")
-            proxy.refusing = False
-            await next_event(events, "resumed")
+            await restore(proxy, events)
             messages = await gather(subscription, 3)
             assert [(message.kind, message.topic) for message in messages] == [
                 ("post", "k/3"),
@@ -268,12 +248,9 @@ async def test_what_was_withdrawn_meanwhile_is_told_also_while_posts_are_still_b
         await bus.post("mine", b"")
         async with bus.subscribe("k/*", watch=True) as subscription:
             assert [message.kind for message in await gather(subscription, 1)] == ["post"]
-            proxy.refusing = True
-            proxy.cut()
-            await next_event(events, "lost")
+            await lose(proxy, events)
             await poster.unpost("k/1")
-            proxy.refusing = False
-            await next_event(events, "resumed")
+            await restore(proxy, events)
             assert [(message.kind, message.topic) for message in await gather(subscription, 1)] == [
                 ("withdrawn", "k/1")
             ]
@@ -290,9 +267,7 @@ async def test_a_doubt_of_an_earlier_connection_is_none_of_the_next(net: Net) ->
         await poster.post("k/2", b"2")
         async with bus.subscribe("k/*", watch=True) as subscription:
             await gather(subscription, 2)
-            proxy.refusing = True
-            proxy.cut()
-            await next_event(events, "lost")
+            await lose(proxy, events)
             await poster.unpost("k/1")
             proxy.refusing = False
             await next_event(events, "resumed")  # with a doubt about k/1
@@ -402,16 +377,13 @@ async def test_buffered_publishes_keep_their_fields(net: Net) -> None:
         witness.subscribe("t") as subscription,
     ):
         events = bus.events()
-        proxy.refusing = True
-        proxy.cut()
-        await next_event(events, "lost")
+        await lose(proxy, events)
         await bus.publish("t", b"1", fields={"n": 1})
         await bus.publish("t", b"2")
         await bus.publish_many("t", [b"3", 4], fields={"n": 3})
         with pytest.raises(busway.LimitExceeded):  # fields count
             await bus.publish("t", b"", fields={"n": "x" * 1000})
-        proxy.refusing = False
-        await next_event(events, "resumed")
+        await restore(proxy, events)
         got = [(message.payload, message.fields) for message in await gather(subscription, 4)]
         many: list[Any] = [(b"3", {"host": "h", "n": 3}), (b"4", {"host": "h", "n": 3})]
         assert got == [(b"1", {"host": "h", "n": 1}), (b"2", {"host": "h"}), *many]

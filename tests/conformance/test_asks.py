@@ -7,6 +7,7 @@ import pytest
 
 import busway
 from busway.client.services import ask_callback
+from tests.support.connection_events import next_event
 from tests.support.net import PATIENCE, Net, settle, until, within
 
 pytestmark = pytest.mark.both_loops
@@ -160,8 +161,7 @@ async def test_asks_end_with_the_connection_they_came_by(net: Net, client: buswa
             for one in waiting:
                 with pytest.raises(busway.NoResponders):
                     await within(one)
-            while (await within(anext(events))).kind != "resumed":
-                pass
+            await next_event(events, "resumed")
             await until(lambda: not service._asks)
             before = gate.calls
             waiting = ask(client, 2)

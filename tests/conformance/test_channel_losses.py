@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 import busway
-from tests.support.channels import STREAM, cut, info, next_event, nothing, numbers, shown, some, store, stream
+from tests.support.channels import STREAM, cut, info, nothing, numbers, shown, some, store, stream
+from tests.support.connection_events import abort, next_event
 from tests.support.net import PATIENCE, Net, settle, until, within
 
 pytestmark = pytest.mark.both_loops
@@ -72,8 +73,7 @@ async def test_another_consumer_gets_what_the_lost_one_had(net: Net) -> None:
     await some(channel, 2)
     async with bus.channel(STREAM, "c", window=4) as other:
         assert await nothing(bus, other)
-        assert lost._core.connection is not None
-        lost._core.connection.transport.abort()
+        abort(lost)
         again = await some(other, 4)
         assert [(message.offset, message.deliveries) for message in again] == [(0, 2), (1, 2), (2, 2), (3, 2)]
         with pytest.raises(busway.BusError):
@@ -104,8 +104,7 @@ async def test_acknowledgements_while_there_is_no_connection(net: Net) -> None:
     events = lost.events()
     async with lost.channel(STREAM, "c") as channel:
         first, second = await some(channel, 2)
-        assert lost._core.connection is not None
-        lost._core.connection.transport.abort()
+        abort(lost)
         await next_event(events, "lost")
         second.ack()
         with pytest.raises(busway.Disconnected):
@@ -137,9 +136,7 @@ async def test_a_channel_that_was_removed_meanwhile(net: Net) -> None:
     events = lost.events()
     channel = await lost.channel(STREAM, "c", create=False)
     await some(channel, 1)
-    connection = lost._core.connection
-    assert connection is not None
-    connection.transport.abort()
+    abort(lost)
     await bus.remove_channel(STREAM, "c")
     await next_event(events, "rejected")
     with pytest.raises(busway.Rejected):

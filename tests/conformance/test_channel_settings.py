@@ -9,7 +9,8 @@ import pytest
 
 import busway
 from busway.errors import Code
-from tests.support.channels import STREAM, TOPIC, info, next_event, nothing, numbers, shown, some, store, stream
+from tests.support.channels import STREAM, TOPIC, info, nothing, numbers, shown, some, store, stream
+from tests.support.connection_events import abort, next_event
 from tests.support.net import PATIENCE, Net, settle, until, within
 
 pytestmark = pytest.mark.both_loops
@@ -336,9 +337,7 @@ async def test_only_a_second_loss_of_a_consumer_waits(net: Net) -> None:
         one = await net.connect("one", reconnect=None)
         channel = await one.channel(STREAM, "c")
         assert (await channel.recv(timeout=PATIENCE)).deliveries == times
-        connection = one._core.connection
-        assert connection is not None
-        connection.transport.abort()
+        abort(one)
         await shown(bus, in_flight=0)
     await shown(bus, waiting=1)
     async with bus.channel(STREAM, "c") as channel:

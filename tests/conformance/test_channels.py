@@ -6,7 +6,8 @@ import socket
 import pytest
 
 import busway
-from tests.support.channels import STREAM, TOPIC, info, next_event, nothing, numbers, shown, some, store, stream
+from tests.support.channels import STREAM, TOPIC, info, nothing, numbers, shown, some, store, stream
+from tests.support.connection_events import next_event
 from tests.support.net import PATIENCE, Net, gather, settle, until, within
 
 pytestmark = pytest.mark.both_loops

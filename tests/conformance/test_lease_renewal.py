@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import busway
-from tests.support.channels import STREAM, cut, info, next_event, numbers, shown, some, store, stream
+from tests.support.channels import STREAM, cut, info, numbers, shown, some, store, stream
+from tests.support.connection_events import next_event
 from tests.support.net import PATIENCE, Net, until, within
 
 pytestmark = pytest.mark.both_loops

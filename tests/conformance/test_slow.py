@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import busway
+from tests.support.connection_events import abort, next_event
 from tests.support.net import PATIENCE, Net, gather, rest, settle, until
 
 pytestmark = pytest.mark.both_loops(every=True)
@@ -207,10 +208,7 @@ async def test_missed_messages_are_an_event(net: Net) -> None:
     events = slow.events()
     async with slow.subscribe("t", policy="drop_new", limit=1):
         await publisher.publish_many("t", [b""] * 5)
-        async with asyncio.timeout(PATIENCE):
-            async for event in events:
-                if event.kind == "missed":
-                    break
+        await next_event(events, "missed")
 
 
 async def test_a_full_subscription_does_not_hold_up_the_rest_of_its_connection(net: Net) -> None:
@@ -331,11 +329,8 @@ async def test_after_a_reconnect_a_full_subscription_is_still_held(net: Net) -> 
     async with slow.subscribe("t", limit=10, patience=PATIENCE) as full:
         await publisher.publish_many("t", [b""] * 10)
         await settle(publisher, slow)
-        assert slow._core.connection is not None
-        slow._core.connection.transport.abort()
-        async with asyncio.timeout(PATIENCE):
-            while (await anext(events)).kind != "resumed":
-                pass
+        abort(slow)
+        await next_event(events, "resumed")
         await settle(slow)
         assert server.stats()["slow_consumers"] == 1
         await publisher.publish("t", b"waits")

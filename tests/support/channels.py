@@ -1,10 +1,10 @@
 """Helpers for tests of channels: a stream with numbered messages, and a lost connection."""
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
 import busway
+from tests.support.connection_events import abort, next_event
 from tests.support.net import PATIENCE, Net, eventually, settle
 
 STREAM = "s"
@@ -54,19 +54,8 @@ async def shown(bus: busway.Bus, name: str = "c", **figures: int) -> None:
     await eventually(same)
 
 
-async def next_event(events: busway.EventStream, kind: str) -> busway.Event:
-    """The next event of this kind; others before it are passed over."""
-    async with asyncio.timeout(PATIENCE):
-        async for event in events:
-            if event.kind == kind:
-                return event
-    raise AssertionError(f"the events ended without {kind}")
-
-
 async def cut(bus: busway.Bus) -> None:
     """The client loses its connection; return when it has another one."""
     events = bus.events()
-    connection = bus._core.connection
-    assert connection is not None
-    connection.transport.abort()
+    abort(bus)
     await next_event(events, "resumed")

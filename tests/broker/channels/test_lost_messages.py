@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import busway
-from tests.support.channels import STREAM, next_event, shown, store
+from tests.support.channels import STREAM, shown, store
+from tests.support.connection_events import next_event
 from tests.support.net import PATIENCE, eventually
 
 LIMIT = 500

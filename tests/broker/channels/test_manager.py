@@ -9,6 +9,7 @@ import pytest
 import busway
 from busway.broker.channels.state.progress import Entry
 from tests.support.channels import STREAM, info, some, store, stream
+from tests.support.connection_events import abort
 from tests.support.net import PATIENCE, Net, settle, until, within
 
 
@@ -64,8 +65,7 @@ async def test_who_is_gone_is_not_answered_in_another_ones_place(net: Net) -> No
     notes = slow(net)
     message.ack()
     await until(lambda: notes.waiting)
-    assert lost._core.connection is not None
-    lost._core.connection.transport.abort()
+    abort(lost)
     await until(lambda: lost.closed)
     other = await net.connect()
     events = other.events()

@@ -11,6 +11,7 @@ import pytest
 
 import busway
 from busway.positions import Position
+from tests.support.connection_events import next_event
 from tests.support.limited_files import Limited
 from tests.support.net import PATIENCE, Net, eventually, gather, within
 
@@ -209,10 +210,7 @@ async def look(net: Net, data: Path, payloads: list[bytes]) -> tuple[list[bytes]
         assert all(message.payload == payloads[message.offset or 0] for message in got[:-1])
         lost = reader.lost
         if lost:
-            async with asyncio.timeout(PATIENCE):
-                async for event in events:
-                    if event.kind == "gap":
-                        break
+            await next_event(events, "gap")
         assert (await bus.publish("t", b"on", durable=True)).offset == end.offset + 1
     assert server._hub is not None
     damage = server._hub.streams.get("default").figures()["damage"]

@@ -8,7 +8,8 @@ import pytest
 import busway
 from busway.testing import FaultProxy
 from tests.support import wire
-from tests.support.channels import STREAM, info, next_event, numbers, shown, some, store, stream
+from tests.support.channels import STREAM, info, numbers, shown, some, store, stream
+from tests.support.connection_events import abort, next_event
 from tests.support.net import PATIENCE, Net, eventually
 from tests.support.wire import RawClient
 
@@ -81,8 +82,7 @@ async def test_another_consumer_keeps_it(net: Net) -> None:
     lost = await net.connect(reconnect=None)
     await passing(lost)
     async with passing(bus, window=2) as channel:
-        assert lost._core.connection is not None
-        lost._core.connection.transport.abort()
+        abort(lost)
         await shown(bus, consumers=1)
         assert sorted(numbers(await some(channel, 2))) == [0, 1]
     await gone(bus)
@@ -112,8 +112,7 @@ async def test_one_that_is_kept_after_all(net: Net) -> None:
     bus = await stream(net, 2)
     lost = await net.connect(reconnect=None)
     await passing(lost)
-    assert lost._core.connection is not None
-    lost._core.connection.transport.abort()
+    abort(lost)
     await shown(bus, consumers=0)
     await bus.update_channel(STREAM, "c", delete_on_leave=False)
     async with bus.channel(STREAM, "c") as channel:

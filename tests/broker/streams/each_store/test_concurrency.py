@@ -10,6 +10,7 @@ import pytest
 import busway
 from busway.broker.channels.progress_log import ProgressLog
 from busway.testing import FaultProxy
+from tests.support.connection_events import next_event
 from tests.support.net import PATIENCE, eventually, within
 from tests.support.stream_kits import Place
 
@@ -88,8 +89,7 @@ async def test_a_reconnect_leaves_the_settings_as_somebody_has_changed_them(tmp_
                 await channel.recv(timeout=PATIENCE)
                 events = bus.events()
                 proxy.cut()
-                while (await within(anext(events))).kind != "resumed":
-                    pass
+                await next_event(events, "resumed")
                 assert (await channel.recv(timeout=PATIENCE)).payload == b"1"
                 assert (await channel.info()).lease == 600
 
