@@ -128,3 +128,9 @@ class TestTake:
             Deliver(ANNA, [(2, 1)], 1),
             TakeDone(ANNA, 2, 3),
         ]
+
+    def test_of_nothing_and_of_nobody(self) -> None:
+        bench = Bench(3)
+        assert bench.take(3) == [TakeDone(ANNA, 1, 0)]
+        bench.join(window=0)
+        assert bench.take(0) == [TakeDone(ANNA, 1, 0)]
