@@ -18,9 +18,11 @@ PROTOCOL: int
 ERRORS: dict[str, tuple[int, bool]]
 """Name -> (code, connection survives)."""
 
-# Events are tuples whose first item is one of these numbers. HELLO, SUBSCRIBE and SERVE block their connection until
-# accept(), subscribe(), serve() or refuse() answers them. If the peer sent more, flush() then returns an EVENT_RESUME.
+# Events are tuples whose first item is one of these numbers. HELLO, LOGIN, SUBSCRIBE and SERVE block their connection
+# until accept(), challenge(), subscribe(), serve() or refuse() answers them. If the peer sent more, flush() then returns an EVENT_RESUME.
 EVENT_HELLO: int  # broker: (HELLO, conn, version, map_bytes)
+EVENT_LOGIN: int  # broker: (LOGIN, conn, map_bytes): the answer to challenge()
+EVENT_REFUSED: int  # broker: (REFUSED, conn, verb, topic): the first refusal by grants since take_refusals()
 EVENT_SUBSCRIBE: int  # broker: (SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules, since)
 EVENT_SERVE: int  # broker: (SERVE, conn, service, number, topic, flags)
 EVENT_CALL: int  # broker, internal service: (CALL, conn, call, message); client: (CALL, service, call, message)
@@ -71,7 +73,31 @@ EVENT_FULL: int  # client: (FULL, sub): the inbox of sub reached its limit
 EVENT_MISSED: int  # client: (MISSED, sub, count)
 EVENT_PONG: int  # client: (PONG, token); broker, of a link: (PONG, conn, token)
 EVENT_AWAY: int  # client: (AWAY,)
+EVENT_CHALLENGE: int  # client: (CHALLENGE, map_bytes): login() answers it
 EVENT_SERVERS: int  # client: (SERVERS, packed list, apart)
+
+VERBS: tuple[str, ...]
+"""The operations that grants allow, by number."""
+
+@final
+class GrantSet:
+    """The compiled grants of one role: pairs of bits of verbs and a pattern."""
+
+    def __new__(cls, allow: Sequence[tuple[int, str]], deny: Sequence[tuple[int, str]]) -> Self: ...
+
+@final
+class Grants:
+    """All grants of one user."""
+
+    def __new__(cls, sets: Sequence[GrantSet]) -> Self: ...
+    def may(self, verb: int, requested: str) -> bool:
+        """Whether a verb is allowed on a whole topic or pattern. False for an invalid one."""
+    def decide(
+        self, verb: int, requested: str
+    ) -> tuple[Literal["allowed", "filtered", "denied", "missing", "complex"], int, int]:
+        """The decision, with the set and the number of the grant in it. Denies are numbered after allows."""
+    def touches(self, verbs: int, requested: str) -> bool:
+        """Whether one of these verbs (bits) is allowed on some topic of a pattern."""
 
 @final
 class Message:
@@ -196,6 +222,7 @@ class Session:
     def accept(self, call: int, code: int) -> None: ...  # the answer to an ASK
     def cancel(self, number: int) -> None: ...
     def hello(self, map_bytes: bytes) -> None: ...
+    def login(self, map_bytes: bytes) -> None: ...
     def subscribe(
         self,
         sub: int,
@@ -356,8 +383,28 @@ class Engine:
     def beat(self) -> None:
         """Advance the clock of idle() by one."""
     def ping(self, conn: int, token: int) -> None: ...
-    def accept(self, conn: int, session: int, name: str, client: int, version: int, welcome: bytes) -> int | None:
-        """Open the connection. Return another connection with the same session, to close as SESSION_TAKEN, or None."""
+    def accept(
+        self,
+        conn: int,
+        session: int,
+        name: str,
+        client: int,
+        version: int,
+        welcome: bytes,
+        grants: Grants | None = None,
+    ) -> int | None:
+        """Open the connection, with the grants of its user. Without grants it may do everything.
+
+        Return another connection with the same session, to close as SESSION_TAKEN, or None.
+        """
+    def challenge(self, conn: int, map: bytes) -> None:
+        """Ask a client to prove who it is, after its HELLO. EVENT_LOGIN has its answer."""
+    def regrant(self, conn: int, grants: Grants | None) -> None:
+        """Set other grants. They must allow all subscriptions and services of the connection."""
+    def forbid(self, conn: int, verb: int, requested: str) -> str:
+        """Count a refusal by the driver, as the engine counts its own. Return the text of the error."""
+    def take_refusals(self, conn: int) -> int:
+        """How many refusals there were on a connection since the last call."""
     def subscribe(
         self,
         conn: int,
@@ -475,7 +522,8 @@ def check_pattern(pattern: str) -> str:
 class Selection:
     """The pattern and rules of a subscription, to match retained and stored messages. Raises errors of SUBSCRIBE."""
 
-    def __new__(cls, pattern: str, rules: bytes = ...) -> Self: ...
+    def __new__(cls, pattern: str, rules: bytes = ..., grants: Grants | None = None, verb: int = 0) -> Self:
+        """With grants it matches only topics on which they allow the verb."""
     @property
     def literal(self) -> str | None: ...  # its topic, if the pattern has no wildcards
     def covers(self, topic: str) -> bool: ...

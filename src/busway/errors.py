@@ -66,6 +66,7 @@ class Code(IntEnum):
     DUPLICATE_NODE = 12
     LINKED = 13
     SESSION_SECRET = 14
+    REVOKED = 15
     INVALID_TOPIC = 20
     INVALID_PATTERN = 21
     TOPIC_TOO_LONG = 22
@@ -309,6 +310,7 @@ _CLASSES: dict[int, type[BusError]] = {
     Code.DUPLICATE_NODE: Rejected,
     Code.LINKED: Disconnected,
     Code.SESSION_SECRET: Forbidden,
+    Code.REVOKED: Disconnected,
     Code.INVALID_TOPIC: InvalidTopic,
     Code.INVALID_PATTERN: InvalidPattern,
     Code.TOPIC_TOO_LONG: LimitExceeded,

@@ -14,6 +14,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use crate::bytes::{with_buffer, Attached, Bin, Chunk};
 use crate::client::session::now;
 use crate::event;
+use crate::grants::Grants;
 use crate::log::block::Block;
 use crate::log::Log;
 use crate::message::{make, Parts, Sender};
@@ -25,6 +26,8 @@ type Events<'py> = PyResult<Option<Bound<'py, PyList>>>;
 fn tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
     match event {
         Event::Hello { conn, version, map } => (event::HELLO, conn, version, PyBytes::new(py, &map)).into_pyobject(py),
+        Event::Login { conn, map } => (event::LOGIN, conn, PyBytes::new(py, &map)).into_pyobject(py),
+        Event::Refused { conn, verb, topic } => (event::REFUSED, conn, verb, topic).into_pyobject(py),
         Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules, since } => {
             let (rules, since) = (PyBytes::new(py, &rules), PyBytes::new(py, &since));
             (event::SUBSCRIBE, conn, sub, number, flags, policy, pattern, group, rules, since).into_pyobject(py)
@@ -300,8 +303,40 @@ impl Engine {
         self.core().ping(conn, token);
     }
 
-    fn accept(&self, conn: u32, session: u64, name: &str, client: u32, version: u16, welcome: &[u8]) -> Option<u32> {
-        self.core().accept(conn, session, name, client, version, welcome)
+    /// Admits a client after its HELLO or LOGIN, with the grants of its user; None: it may do everything.
+    #[pyo3(signature = (conn, session, name, client, version, welcome, grants = None))]
+    #[allow(clippy::too_many_arguments)] // the parts of the frame
+    fn accept(
+        &self,
+        conn: u32,
+        session: u64,
+        name: &str,
+        client: u32,
+        version: u16,
+        welcome: &[u8],
+        grants: Option<&Grants>,
+    ) -> Option<u32> {
+        self.core().accept(conn, session, name, client, version, welcome, grants.map(|grants| grants.0.clone()))
+    }
+
+    /// Asks a client to prove who it is; its answer is `EVENT_LOGIN`.
+    fn challenge(&self, conn: u32, map: &[u8]) {
+        self.core().challenge(conn, map);
+    }
+
+    /// Sets other grants for a connection, which must allow all its subscriptions and services.
+    fn regrant(&self, conn: u32, grants: Option<&Grants>) {
+        self.core().regrant(conn, grants.map(|grants| grants.0.clone()));
+    }
+
+    /// Counts a refusal by the driver. Returns the text of the error.
+    fn forbid(&self, conn: u32, verb: u8, requested: &str) -> String {
+        self.core().forbid(conn, verb, requested).text
+    }
+
+    /// How many refusals there were on a connection since the last call.
+    fn take_refusals(&self, conn: u32) -> u64 {
+        self.core().take_refusals(conn)
     }
 
     #[allow(clippy::too_many_arguments)] // the parts of the frame

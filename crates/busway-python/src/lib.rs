@@ -9,6 +9,7 @@
 mod bytes;
 mod client;
 mod engine;
+mod grants;
 mod log;
 mod message;
 mod rules;
@@ -19,7 +20,7 @@ use busway_core::matching::{regex, topic};
 use busway_core::wire::frame::{code, Fault, ERRORS, VERSION};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
 pub(crate) mod event {
     pub const HELLO: u8 = 1;
@@ -64,6 +65,9 @@ pub(crate) mod event {
     pub const CONFLICT: u8 = 40;
     pub const PROVIDER: u8 = 41;
     pub const SERVERS: u8 = 42;
+    pub const CHALLENGE: u8 = 43;
+    pub const LOGIN: u8 = 44;
+    pub const REFUSED: u8 = 45;
 }
 
 /// Converts a fault to the exception of its code in `busway.errors`.
@@ -143,6 +147,9 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("EVENT_MISSED", event::MISSED),
         ("EVENT_PONG", event::PONG),
         ("EVENT_AWAY", event::AWAY),
+        ("EVENT_CHALLENGE", event::CHALLENGE),
+        ("EVENT_LOGIN", event::LOGIN),
+        ("EVENT_REFUSED", event::REFUSED),
         ("EVENT_SERVERS", event::SERVERS),
         ("EVENT_FULL", event::FULL),
         ("EVENT_YIELD", event::YIELD),
@@ -179,6 +186,9 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<client::publisher::Publisher>()?;
     m.add_class::<client::inbox::Inbox>()?;
     m.add_class::<engine::Engine>()?;
+    m.add_class::<grants::GrantSet>()?;
+    m.add_class::<grants::Grants>()?;
+    m.add("VERBS", PyTuple::new(m.py(), busway_core::matching::grants::VERBS)?)?;
     m.add_class::<rules::Rules>()?;
     m.add_class::<rules::Selection>()?;
     m.add_class::<bytes::ColumnBuffer>()?;

@@ -8,6 +8,7 @@ use busway_core::wire::fields::Fields;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::grants::Grants;
 use crate::raised;
 
 /// Compiled rules.
@@ -57,16 +58,21 @@ pub fn check_fields(py: Python<'_>, fields: &[u8]) -> PyResult<()> {
     Fields::read(fields).map(|_| ()).map_err(|fault| raised(py, &fault))
 }
 
-/// The pattern and rules of a subscription, to match retained messages.
+/// The pattern and rules of a subscription, to match retained messages. With grants it matches only topics on which
+/// these allow the verb.
 #[pyclass(frozen, module = "busway._core")]
 pub struct Selection(pub selection::Selection);
 
 #[pymethods]
 impl Selection {
     #[new]
-    #[pyo3(signature = (pattern, rules = &[][..]))]
-    fn new(py: Python<'_>, pattern: &str, rules: &[u8]) -> PyResult<Self> {
-        py.detach(|| selection::Selection::new(pattern, rules)).map(Self).map_err(|fault| raised(py, &fault))
+    #[pyo3(signature = (pattern, rules = &[][..], grants = None, verb = 0))]
+    fn new(py: Python<'_>, pattern: &str, rules: &[u8], grants: Option<&Grants>, verb: u8) -> PyResult<Self> {
+        let made = py.detach(|| selection::Selection::new(pattern, rules)).map_err(|fault| raised(py, &fault))?;
+        Ok(Self(match grants {
+            Some(grants) => made.guarded(grants.0.clone(), verb),
+            None => made,
+        }))
     }
 
     /// Its topic, if the pattern has no wildcards.

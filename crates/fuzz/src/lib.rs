@@ -282,7 +282,7 @@ impl Driver {
             }
             Event::Hello { conn, .. } => {
                 self.sessions += 1;
-                let taken = engine.accept(conn, 1 + self.sessions % 3, "name", conn, 1, b"map");
+                let taken = engine.accept(conn, 1 + self.sessions % 3, "name", conn, 1, b"map", None);
                 if let Some(old) = taken {
                     engine.close(old, code::SESSION_TAKEN, "taken");
                 }

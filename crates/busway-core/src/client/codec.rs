@@ -133,6 +133,11 @@ impl Outgoing {
         Writer::new(&mut self.out, kind::HELLO, 0).u16(VERSION).bytes(MAGIC).bytes(map).end();
     }
 
+    /// Answers a CHALLENGE.
+    pub fn login(&mut self, map: &[u8]) {
+        Writer::new(&mut self.out, kind::LOGIN, 0).u16(0).bytes(map).end();
+    }
+
     pub fn reply(&mut self, call: u64, code: u16, flags: u8, fields: &[u8], payload: &[u8]) -> Checked<()> {
         self.fits(payload.len(), fields.len())?;
         let flags = flags | if code == 0 { 0 } else { flag::ERROR };
@@ -231,6 +236,7 @@ impl Default for Outgoing {
 #[derive(Debug)]
 pub enum Incoming<'a> {
     Welcome { version: u16, map: &'a [u8] },
+    Challenge(&'a [u8]),
     Close { code: u16, text: &'a str },
     Ping(u64),
     Pong(u64),
@@ -436,6 +442,10 @@ pub fn read(frame: &[u8]) -> Checked<Incoming<'_>> {
             Incoming::Result { code: parts.u16()?, number: parts.u64()?, value: parts.u64()?, text: parts.rest_text()? }
         }
         kind::WELCOME => Incoming::Welcome { version: parts.u16()?, map: parts.rest() },
+        kind::CHALLENGE => {
+            parts.u16()?;
+            Incoming::Challenge(parts.rest())
+        }
         kind::CLOSE => Incoming::Close { code: parts.u16()?, text: parts.rest_text()? },
         kind::PING => Incoming::Ping(parts.u64()?),
         kind::PONG => Incoming::Pong(parts.u64()?),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::engine::deferred::Deferred;
 use crate::engine::outbox::Outbox;
+use crate::matching::grants::Grants;
 use crate::wire::fields::{write_text, Pair};
 use crate::wire::frame::policy;
 use crate::wire::slots::Numbers;
@@ -14,8 +15,10 @@ use crate::wire::splitter::Splitter;
 pub enum State {
     /// Before HELLO.
     New,
-    /// The driver decides on HELLO.
+    /// The driver decides on HELLO, or on LOGIN.
     Greeted,
+    /// CHALLENGE was sent; LOGIN is awaited.
+    Challenged,
     /// HELLO was sent to another node.
     Dialled,
     Open,
@@ -37,7 +40,12 @@ pub enum Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Named {
     Nothing,
-    Topic(u32),
+    /// A topic, with bits of verbs: on which the grants were asked, and which they allow.
+    Topic {
+        topic: u32,
+        asked: u8,
+        allowed: u8,
+    },
     /// The topic was refused with this code.
     Refused(u16),
 }
@@ -172,6 +180,10 @@ pub struct Connection {
     pub offered: usize,
     /// Calls and offers that it must answer.
     pub owed: FxHashSet<u64>,
+    /// The grants of its user, which all connections of the user share; None: everything is allowed.
+    pub grants: Option<Arc<Grants>>,
+    /// How often the grants refused something since the driver last read it.
+    pub refusals: u64,
     /// The beat at which it last sent data.
     pub heard: u32,
     pub count: Counters,
@@ -215,6 +227,8 @@ impl Connection {
             asked: FxHashMap::default(),
             offered: 0,
             owed: FxHashSet::default(),
+            grants: None,
+            refusals: 0,
             heard: beat,
             count: Counters::default(),
         }

@@ -1,10 +1,13 @@
 //! Control frames: handshake, names, subscriptions, services, heartbeat and close.
 
+use std::sync::Arc;
+
 use super::{Engine, Event, Group, Service};
 use crate::engine::connection::{Named, Role, Served, State, Who};
 use crate::engine::counters::add;
 use crate::engine::links::interest::Want;
 use crate::engine::retained::Kept;
+use crate::matching::grants::{verb, Grants};
 use crate::matching::index::Subscription;
 use crate::matching::regex::PREFIX;
 use crate::matching::regex_index::ENOUGH;
@@ -32,6 +35,34 @@ impl Engine {
         Ok(Flow::Stop)
     }
 
+    /// Asks a client to prove who it is, after its HELLO.
+    pub fn challenge(&mut self, conn: u32, map: &[u8]) {
+        if self.state(conn) != Some(State::Greeted) {
+            return;
+        }
+        self.put(conn, |out| {
+            Writer::new(out, kind::CHALLENGE, 0).u16(0).bytes(map).end();
+        });
+        if let Some(this) = self.conn(conn) {
+            this.state = State::Challenged;
+        }
+        self.answered_by_driver(conn);
+    }
+
+    /// LOGIN: the answer to CHALLENGE.
+    pub(super) fn login(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
+        if frame[4] != kind::LOGIN || frame[5] != 0 {
+            return Err(Fault::new(code::HANDSHAKE, "CHALLENGE must be answered by LOGIN"));
+        }
+        let mut parts = Parts::of(frame);
+        parts.u16()?;
+        self.hold(conn, Event::Login { conn, map: parts.rest().into() });
+        if let Some(this) = self.conn(conn) {
+            this.state = State::Greeted;
+        }
+        Ok(Flow::Stop)
+    }
+
     /// Passes a frame to the driver, and blocks the connection until the driver answers.
     pub(super) fn hold(&mut self, conn: u32, event: Event) {
         if let Some(this) = self.conn(conn) {
@@ -52,7 +83,8 @@ impl Engine {
         }
     }
 
-    /// Opens a connection after its HELLO. Returns another connection with the same session.
+    /// Opens a connection after its HELLO, with the grants of its user. Returns another connection with the same session.
+    #[allow(clippy::too_many_arguments)] // the parts of the frame
     pub fn accept(
         &mut self,
         conn: u32,
@@ -61,6 +93,7 @@ impl Engine {
         client: u32,
         version: u16,
         map: &[u8],
+        grants: Option<Arc<Grants>>,
     ) -> Option<u32> {
         if self.state(conn) != Some(State::Greeted) {
             return None;
@@ -71,6 +104,7 @@ impl Engine {
         if let Some(this) = self.conn(conn) {
             this.state = State::Open;
             this.who = Who { client, session, name: name.into() };
+            this.grants = grants;
         }
         self.answered_by_driver(conn);
         self.sessions.insert(session, conn).filter(|&old| old != conn)
@@ -128,21 +162,8 @@ impl Engine {
             kind::PONG => {
                 parts.u64()?;
             }
-            kind::SUBSCRIBE => {
-                let (policy, _) = (parts.u8()?, parts.u8()?);
-                let (sub, number) = (parts.u32()?, parts.u64()?);
-                let (pattern, group) = (parts.str16()?.into(), parts.str16()?.into());
-                let rules = parts.bin32()?.into();
-                let since = if flags & flag::SINCE == 0 { Vec::new() } else { parts.bin32()?.into() };
-                self.hold(conn, Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules, since });
-                return Ok(Flow::Stop);
-            }
-            kind::SERVE => {
-                parts.u16()?;
-                let (service, number, topic) = (parts.u32()?, parts.u64()?, parts.str16()?.into());
-                self.hold(conn, Event::Serve { conn, service, number, topic, flags });
-                return Ok(Flow::Stop);
-            }
+            kind::SUBSCRIBE => return self.subscribe_frame(conn, flags, parts),
+            kind::SERVE => return self.serve_frame(conn, flags, parts),
             kind::UNSUBSCRIBE => {
                 parts.u16()?;
                 let (sub, number) = (parts.u32()?, parts.u64()?);
@@ -173,6 +194,34 @@ impl Engine {
             _ => return Err(Fault::protocol(format!("unknown frame kind {kind:#04x}"))),
         }
         Ok(Flow::Go)
+    }
+
+    /// SUBSCRIBE: the driver decides on what the grants allow.
+    fn subscribe_frame(&mut self, conn: u32, flags: u8, mut parts: Parts) -> Checked<Flow> {
+        let (policy, _) = (parts.u8()?, parts.u8()?);
+        let (sub, number) = (parts.u32()?, parts.u64()?);
+        let (pattern, group) = (parts.str16()?, parts.str16()?.into());
+        let rules = parts.bin32()?.into();
+        let since = if flags & flag::SINCE == 0 { Vec::new() } else { parts.bin32()?.into() };
+        if let Err(fault) = self.permit_subscription(conn, flags, pattern) {
+            self.reject(conn, number, &fault);
+            return Ok(Flow::Go);
+        }
+        let pattern = pattern.into();
+        self.hold(conn, Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules, since });
+        Ok(Flow::Stop)
+    }
+
+    /// SERVE: the driver decides on what the grants allow.
+    fn serve_frame(&mut self, conn: u32, flags: u8, mut parts: Parts) -> Checked<Flow> {
+        parts.u16()?;
+        let (service, number, topic) = (parts.u32()?, parts.u64()?, parts.str16()?);
+        if let Err(fault) = self.permit_text(conn, verb::SERVE, topic) {
+            self.reject(conn, number, &fault);
+            return Ok(Flow::Go);
+        }
+        self.hold(conn, Event::Serve { conn, service, number, topic: topic.into(), flags });
+        Ok(Flow::Stop)
     }
 
     pub fn ping(&mut self, conn: u32, token: u64) {
@@ -229,14 +278,14 @@ impl Engine {
         let limit = self.topic_limit(conn);
         let named = match topic::check(text) {
             _ if text.len() > limit => Named::Refused(code::TOPIC_TOO_LONG),
-            Ok(text) => Named::Topic(self.topics.use_text(text)),
+            Ok(text) => Named::Topic { topic: self.topics.use_text(text), asked: 0, allowed: 0 },
             Err(fault) => Named::Refused(fault.code),
         };
         let Some(this) = self.conn(conn) else { return Ok(()) };
         if slot >= this.topics_in.len() {
             this.topics_in.resize(slot + 1, Named::Nothing);
         }
-        if let Named::Topic(gone) = std::mem::replace(&mut this.topics_in[slot], named) {
+        if let Named::Topic { topic: gone, .. } = std::mem::replace(&mut this.topics_in[slot], named) {
             self.topics.unuse(gone);
         }
         Ok(())
@@ -341,12 +390,14 @@ impl Engine {
         let rules = if rules.is_empty() { None } else { Some(Box::new(Rules::compile(rules)?)) };
         let (echo, listen) = (flags & flag::NO_ECHO == 0, flags & flag::LISTEN != 0);
         let group = if group.is_empty() { Subscription::ALONE } else { self.use_group(group) };
+        let guard = self.guard_of(conn, pattern);
         let mut subscription = Subscription::new(conn, sub, group, policy, echo, listen);
         subscription.watch = flags & flag::WATCH != 0;
         subscription.link = link;
         subscription.scope = scope::of(flags, flag::SUBSCRIBE_LOCAL, flag::SUBSCRIBE_REMOTE);
         match self.index.insert(pattern, subscription, rules) {
             Ok(key) => {
+                self.index.guard(key, guard);
                 if let Some(this) = self.conn(conn) {
                     this.subs.insert(sub, key);
                     if flags & flag::SINCE != 0 {
@@ -537,7 +588,7 @@ impl Engine {
             }
         }
         for topic in gone.topics_in.drain(..) {
-            if let Named::Topic(topic) = topic {
+            if let Named::Topic { topic, .. } = topic {
                 self.topics.unuse(topic);
             }
         }

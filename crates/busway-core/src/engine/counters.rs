@@ -11,6 +11,8 @@ pub struct Stats {
     pub linked: Counters,
     pub unroutable: u64,
     pub rejected: u64,
+    /// Frames that the grants of a user refused.
+    pub forbidden: u64,
     pub late_replies: u64,
     pub requests: u64,
     pub pushes: u64,
@@ -52,6 +54,7 @@ impl Engine {
             ("messages_dropped", count.dropped),
             ("messages_unroutable", s.unroutable),
             ("messages_rejected", s.rejected),
+            ("forbidden", s.forbidden),
             ("pushes", s.pushes),
             ("requests", s.requests),
             ("late_replies", s.late_replies),

@@ -8,6 +8,17 @@ pub enum Event {
         version: u16,
         map: Vec<u8>,
     },
+    /// The answer of a client to a CHALLENGE.
+    Login {
+        conn: u32,
+        map: Vec<u8>,
+    },
+    /// The grants of a client refused this, the first time since the driver last read the count of refusals.
+    Refused {
+        conn: u32,
+        verb: u8,
+        topic: String,
+    },
     Subscribe {
         conn: u32,
         sub: u32,

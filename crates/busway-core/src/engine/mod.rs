@@ -4,7 +4,7 @@
 //! SUBSCRIBE, SERVE) are returned as events, and block their connection until the driver answers; the engine handles
 //! all others. `publish` delivers messages, `streams` and `cursors` store and read them, `requests` forwards requests
 //! and pushes, `retained` handles posts and pins, `flow` blocks publishers of full outboxes, and `deferred` sets their
-//! publishes aside. `links` are the connections to other nodes.
+//! publishes aside. `grants` refuses what a user may not do. `links` are the connections to other nodes.
 
 pub(crate) mod connection;
 mod control;
@@ -13,6 +13,7 @@ pub mod cursors;
 mod deferred;
 mod event;
 mod flow;
+mod grants;
 mod links;
 pub mod outbox;
 mod pending;
@@ -38,6 +39,9 @@ use crate::matching::topic_table::Topics;
 use crate::wire::fields::Pair;
 use crate::wire::frame::{code, kind, Checked, Fault, Writer};
 use crate::wire::splitter::Flow;
+
+/// The longest frame of a handshake.
+const HANDSHAKE: usize = 64 << 10;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -262,8 +266,11 @@ impl Engine {
     fn run(&mut self, conn: u32, data: Option<&[u8]>) {
         let mut limit = self.limits.frame;
         let Some(this) = self.conn(conn) else { return };
-        if this.role != Role::Client {
-            limit += links::LONGER;
+        match this.state {
+            // A peer that has not proved who it is must not make the broker hold much.
+            State::New | State::Challenged => limit = limit.min(HANDSHAKE),
+            _ if this.role != Role::Client => limit += links::LONGER,
+            _ => {}
         }
         let mut splitter = std::mem::take(&mut this.splitter);
         let mut each = |data: &[u8], size: usize| {
@@ -306,6 +313,7 @@ impl Engine {
             State::Open if frame[4] == kind::PUBLISH => return self.publish(conn, data, size),
             State::Open => self.other(conn, frame)?,
             State::New => self.hello(conn, frame)?,
+            State::Challenged => self.login(conn, frame)?,
             State::Dialled => self.welcomed(conn, frame)?,
             // Ignore everything after a fault or a close.
             State::Greeted | State::Closing => Flow::Go,

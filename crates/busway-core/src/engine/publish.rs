@@ -3,6 +3,7 @@
 use super::Engine;
 use crate::engine::connection::{Named, State, Who};
 use crate::engine::links::scope::{reaches, scope_of};
+use crate::matching::grants::verb;
 use crate::matching::index::Subscription;
 use crate::matching::route::{Member, Route, Team};
 use crate::matching::rule_filter::Asked;
@@ -88,9 +89,10 @@ pub(super) fn number_of(frame: &[u8]) -> u64 {
 }
 
 impl Engine {
-    /// Checks the common parts of PUBLISH, PUSH and REQUEST. Returns the topic, or None if it was refused.
+    /// Checks the common parts of PUBLISH, PUSH and REQUEST, and the grants of the verb. Returns the topic, or why it
+    /// was refused. The broker's own services check the grants of requests to them.
     #[inline]
-    pub(super) fn admit(&mut self, conn: u32, frame: &[u8], allowed: u8) -> Checked<Result<u32, Fault>> {
+    pub(super) fn admit(&mut self, conn: u32, frame: &[u8], allowed: u8, verb: u8) -> Checked<Result<u32, Fault>> {
         let flags = frame[5];
         if frame.len() < HEAD + 16 {
             return Err(Fault::protocol(format!("frame of kind {:#04x} is too short", frame[4])));
@@ -116,7 +118,12 @@ impl Engine {
         }
         let slot = u32_at(frame, 8);
         match this.topics_in.get(slot as usize) {
-            Some(Named::Topic(topic)) => Ok(Ok(*topic)),
+            Some(&Named::Topic { topic, asked, allowed }) => {
+                if this.grants.is_some() && asked & allowed & 1 << verb == 0 && !self.topics.is_reserved(topic) {
+                    return Ok(self.permit(conn, slot, verb).map(|()| topic));
+                }
+                Ok(Ok(topic))
+            }
             Some(Named::Refused(code)) => Ok(Err(Fault::new(*code, "the topic was refused when it was named"))),
             _ => Err(Fault::protocol(format!("topic slot {slot} was not filled"))),
         }
@@ -133,7 +140,12 @@ impl Engine {
             flag::TIMES => return Err(Fault::protocol("times of a message that is not stored")),
             _ => flag::FIELDS | flag::DURABLE | flag::TIMES,
         };
-        let topic = match self.admit(conn, frame, allowed)? {
+        let verb = match frame[5] {
+            flags if flags & LIVES != 0 => verb::RETAIN,
+            flags if flags & flag::DURABLE != 0 => verb::STORE,
+            _ => verb::PUBLISH,
+        };
+        let topic = match self.admit(conn, frame, allowed, verb)? {
             Ok(topic) if !self.topics.is_reserved(topic) => topic,
             refused => {
                 let fault =

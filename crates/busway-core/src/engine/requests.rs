@@ -6,6 +6,7 @@ use crate::engine::connection::{Role, State, Who};
 use crate::engine::links::scope::{request_scope, scope_of};
 use crate::engine::pending::Pending;
 use crate::engine::retained::DRIVEN;
+use crate::matching::grants::verb;
 use crate::wire::fields::{merge, Fields};
 use crate::wire::frame::{code, flag, kind, Body, Checked, Fault, Parts, Writer, HEAD};
 use crate::wire::msgpack::{head, skip, Head};
@@ -56,7 +57,7 @@ impl Engine {
     }
 
     pub(super) fn push(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
-        let admitted = self.admit(conn, frame, flag::FIELDS)?;
+        let admitted = self.admit(conn, frame, flag::FIELDS, verb::PUSH)?;
         let number = number_of(frame);
         let topic = match admitted {
             Ok(topic) if self.topics.is_reserved(topic) => {
@@ -231,7 +232,8 @@ impl Engine {
     }
 
     pub(super) fn request(&mut self, conn: u32, frame: &[u8]) -> Checked<Flow> {
-        let admitted = self.admit(conn, frame, flag::FIELDS | flag::GATHER | flag::LOCAL | flag::REMOTE)?;
+        let admitted =
+            self.admit(conn, frame, flag::FIELDS | flag::GATHER | flag::LOCAL | flag::REMOTE, verb::REQUEST)?;
         let number = number_of(frame);
         self.stats.requests += 1;
         if let Err(fault) = self.pass_request(conn, frame, admitted)? {

@@ -6,7 +6,9 @@
 use hashbrown::HashTable;
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
+use crate::matching::grants::{verb, Grants};
 use crate::matching::regex::PREFIX;
 use crate::matching::regex_index::Expressions;
 use crate::matching::rules::Rules;
@@ -106,6 +108,8 @@ pub struct Index {
     live: usize,
     /// The rules of subscriptions that have any.
     rules: FxHashMap<u32, Box<Rules>>,
+    /// The grants of subscriptions that get only the topics that these allow.
+    guards: FxHashMap<u32, Arc<Grants>>,
     /// The number of listeners.
     pub listeners: usize,
     /// The number of subscriptions that watch retained messages.
@@ -127,6 +131,7 @@ impl Default for Index {
             expressions: Expressions::default(),
             live: 0,
             rules: FxHashMap::default(),
+            guards: FxHashMap::default(),
             listeners: 0,
             watchers: 0,
             scoped: 0,
@@ -160,6 +165,28 @@ impl Index {
     #[inline]
     pub fn rules(&self, key: u32) -> Option<&Rules> {
         self.rules.get(&key).map(|rules| &**rules)
+    }
+
+    /// Limits a subscription to the topics that its user may subscribe to; None: no limit.
+    pub fn guard(&mut self, key: u32, grants: Option<Arc<Grants>>) {
+        match grants {
+            Some(grants) => self.guards.insert(key, grants),
+            None => self.guards.remove(&key),
+        };
+    }
+
+    /// Sets other grants, if the subscription has a guard.
+    pub fn reguard(&mut self, key: u32, grants: Option<&Arc<Grants>>) {
+        if self.guards.remove(&key).is_some() {
+            self.guard(key, grants.cloned());
+        }
+    }
+
+    /// Removes subscriptions that must not get messages of a topic.
+    pub fn withhold(&self, topic: &str, keys: &mut Vec<u32>) {
+        if !self.guards.is_empty() {
+            keys.retain(|key| self.guards.get(key).is_none_or(|grants| grants.may(verb::SUBSCRIBE, topic)));
+        }
     }
 
     /// Adds a subscription, and returns the key to remove it.
@@ -225,6 +252,7 @@ impl Index {
         self.watchers -= usize::from(sub.watch);
         self.scoped -= usize::from(sub.scope != scope::GLOBAL);
         self.rules.remove(&key);
+        self.guards.remove(&key);
         self.free_subs.push(key);
         if sub.next != NONE {
             self.subs[sub.next as usize].prev = sub.prev;

@@ -1,9 +1,10 @@
 //! Matching of messages and subscriptions: `topic` is the grammar, `index` finds subscriptions by topic, with
 //! `regex_index` for regular expressions; `rules` match fields, with `glob` and `cel`; `route` caches the result for a
-//! topic.
+//! topic. `grants` decide which topics a user may use.
 
 pub(crate) mod cel;
 pub(crate) mod glob;
+pub mod grants;
 pub mod index;
 pub mod regex;
 pub mod regex_index;

@@ -77,6 +77,7 @@ impl Route {
         if !index.matches(topic, &mut keys) {
             return Self { epoch, too_complex: true, ..Self::default() };
         }
+        index.withhold(topic, &mut keys);
         let mut route = Self { epoch, ..Self::default() };
         if keys.iter().any(|&key| index.rules(key).is_some() || index.get(key).scope != scope::GLOBAL) {
             route.choice = Some(Box::new(Choice::new(index, &keys)));

@@ -1,5 +1,8 @@
 //! The pattern and rules of a subscription, to select retained or stored messages.
 
+use std::sync::Arc;
+
+use crate::matching::grants::Grants;
 use crate::matching::regex::{Pattern, PREFIX};
 use crate::matching::rules::{Outcome, Rules, Seen};
 use crate::matching::topic;
@@ -11,6 +14,8 @@ pub struct Selection {
     pattern: String,
     expression: Option<Pattern>,
     rules: Rules,
+    /// The grants of the user, and the verb that they must allow on a topic.
+    guard: Option<(Arc<Grants>, u8)>,
 }
 
 impl Selection {
@@ -18,7 +23,14 @@ impl Selection {
     pub fn new(pattern: &str, rules: &[u8]) -> Checked<Self> {
         let expression = pattern.strip_prefix(PREFIX).map(Pattern::new).transpose()?;
         let pattern = if expression.is_some() { pattern } else { topic::check(pattern)? }.into();
-        Ok(Self { pattern, expression, rules: Rules::compile(rules)? })
+        Ok(Self { pattern, expression, rules: Rules::compile(rules)?, guard: None })
+    }
+
+    /// Selects only topics on which these grants allow a verb.
+    #[must_use]
+    pub fn guarded(mut self, grants: Arc<Grants>, verb: u8) -> Self {
+        self.guard = Some((grants, verb));
+        self
     }
 
     /// Its topic, if the pattern has no wildcards.
@@ -26,12 +38,13 @@ impl Selection {
         (self.expression.is_none() && !topic::has_wildcard(&self.pattern)).then_some(&*self.pattern)
     }
 
-    /// True if the pattern matches this topic.
+    /// True if the pattern matches this topic, and the user may know it.
     pub fn covers(&self, topic: &str) -> bool {
-        match &self.expression {
+        let matches = match &self.expression {
             Some(expression) => expression.matches(topic),
             None => topic::meet(&self.pattern, topic),
-        }
+        };
+        matches && self.guard.as_ref().is_none_or(|(grants, verb)| grants.may(*verb, topic))
     }
 
     /// True if there are no rules.

@@ -20,6 +20,8 @@ pub mod kind {
     pub const SENDER: u8 = 0x09;
     pub const STREAM: u8 = 0x0a;
     pub const SERVERS: u8 = 0x0b;
+    pub const CHALLENGE: u8 = 0x0c;
+    pub const LOGIN: u8 = 0x0d;
     pub const PUBLISH: u8 = 0x10;
     pub const PUSH: u8 = 0x11;
     pub const REQUEST: u8 = 0x12;
@@ -164,6 +166,7 @@ codes! {
     DUPLICATE_NODE = 12, false;
     LINKED = 13, false;
     SESSION_SECRET = 14, false;
+    REVOKED = 15, false;
     INVALID_TOPIC = 20, true;
     INVALID_PATTERN = 21, true;
     TOPIC_TOO_LONG = 22, true;

@@ -285,7 +285,7 @@ impl Mesh {
             Event::Hello { conn, map, .. } => {
                 let name = String::from_utf8(map).unwrap();
                 let session = name.bytes().fold(1, |sum, byte| sum * 31 + u64::from(byte));
-                engine.accept(conn, session, &name, conn + 1, 1, b"map");
+                engine.accept(conn, session, &name, conn + 1, 1, b"map", None);
             }
             Event::Subscribe { conn, sub, number, flags, policy, pattern, group, rules, .. } => {
                 engine.subscribe(conn, sub, number, flags, policy, &pattern, &group, &rules, &[]);

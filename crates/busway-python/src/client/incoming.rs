@@ -20,6 +20,7 @@ use crate::message::{copy, is, make, unpacked, Message, Parts, Place, Sender, NO
 /// The events of a decoded chunk.
 pub enum Event {
     Welcome(u16, Vec<u8>),
+    Challenge(Vec<u8>),
     Close(u16, String),
     Pong(u64),
     Away,
@@ -46,6 +47,7 @@ impl Event {
 
     pub fn into_tuple(self, py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
         match self {
+            Self::Challenge(map) => (event::CHALLENGE, PyBytes::new(py, &map)).into_pyobject(py),
             Self::Welcome(version, map) => (event::WELCOME, version, PyBytes::new(py, &map)).into_pyobject(py),
             Self::Close(code, text) => (event::CLOSE, code, text).into_pyobject(py),
             Self::Pong(token) => (event::PONG, token).into_pyobject(py),
@@ -457,6 +459,7 @@ impl Arrivals {
             Incoming::Away => self.events.push(Event::Away),
             Incoming::Servers { apart, list } => self.events.push(Event::Servers(list.into(), apart)),
             Incoming::Flow { stop } => self.events.push(Event::Flow(stop)),
+            Incoming::Challenge(map) => self.events.push(Event::Challenge(map.into())),
             Incoming::Welcome { version, map } => {
                 self.events.push(Event::Welcome(version, map.into()));
                 // The limits in it apply to the frames after it.

@@ -376,6 +376,13 @@ impl Session {
         })
     }
 
+    fn login(&self, py: Python<'_>, map_bytes: &[u8]) -> PyResult<()> {
+        self.checked(py, |state| {
+            state.out.login(map_bytes);
+            Ok(())
+        })
+    }
+
     #[pyo3(signature = (sub, pattern, *, group = "", flags = 0, policy = 0, rules = NOTHING, notify = false, since = NOTHING))]
     #[allow(clippy::too_many_arguments)] // named by keyword in Python
     fn subscribe(

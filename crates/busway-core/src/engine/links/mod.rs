@@ -374,7 +374,7 @@ impl Engine {
         let Some(this) = self.conn(conn) else { return Err(Fault::protocol("no connection")) };
         this.count.received += 1;
         let topic = match this.topics_in.get(topic as usize) {
-            Some(Named::Topic(topic)) => Some(*topic),
+            Some(Named::Topic { topic, .. }) => Some(*topic),
             Some(Named::Refused(_)) => None,
             _ => return Err(Fault::protocol(format!("topic slot {topic} was not filled"))),
         };
