@@ -110,9 +110,9 @@ LOCK = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11
 	--custom-compile-command "make lock"
 lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock and requirements-serve.lock
 	$(BIN)/python -m pip install --quiet uv
-	$(LOCK) --extra cli --extra db --extra pydantic --extra arrow --extra http --extra mdns --extra spark --extra bench --group tools \
+	$(LOCK) --extra auth --extra cli --extra db --extra pydantic --extra arrow --extra http --extra mdns --extra spark --extra bench --group tools \
 		-o requirements.lock pyproject.toml
-	$(LOCK) --extra cli --extra http --group build --constraint requirements.lock -o requirements-serve.lock pyproject.toml
+	$(LOCK) --extra auth --extra cli --extra http --group build --constraint requirements.lock -o requirements-serve.lock pyproject.toml
 
 clean: ## remove everything that was built; the data in .busway stays
 	rm -rf $(VENV) target dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

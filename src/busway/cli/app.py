@@ -39,6 +39,16 @@ from busway.cli.retained import kept, pin, post, unpin
 from busway.cli.serve.command import serve
 from busway.cli.stream import stream_create, stream_info, stream_list, stream_remove, stream_update
 from busway.cli.sub import sub
+from busway.cli.user.commands import (
+    user_add,
+    user_key,
+    user_list,
+    user_may,
+    user_password,
+    user_remove,
+    user_show,
+    user_token,
+)
 
 app = typer.Typer(
     name="busway",
@@ -110,6 +120,13 @@ for verb in (
 ):
     channel.command(verb.__name__.removeprefix("channel_"), cls=Command)(flags.with_environment(verb))
 app.add_typer(channel)
+
+user = typer.Typer(
+    name="user", help="Manage the users of a broker, in its users file.", no_args_is_help=True, cls=Group
+)
+for verb in (user_add, user_list, user_show, user_remove, user_password, user_key, user_token, user_may):
+    user.command(verb.__name__.removeprefix("user_"), cls=Command)(flags.with_environment(verb))
+app.add_typer(user)
 
 lake = typer.Typer(
     name="lake", help="Run Spark queries and jobs on streams and their archive.", no_args_is_help=True, cls=Group

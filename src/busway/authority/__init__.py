@@ -1,0 +1,1 @@
+"""Users, their grants, and how they prove who they are. Every door asks this one authority."""
