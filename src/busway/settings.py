@@ -3,10 +3,9 @@
 Callers of `serve()` and `connect()` create them. They are frozen and check themselves when they are created.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
-from inspect import iscoroutinefunction
 from os import PathLike
 from types import NoneType
 from typing import Final, Literal, TypeAlias
@@ -161,6 +160,8 @@ class Caller:
     transport: str
     peer: str
     peer_name: str
+    user: str = ""
+    """The user that the client says it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +178,8 @@ class Settings:
     senders: int = 4096
     pending: int = 65_536
     connections: int = 65_536
+    logins: int = 4096
+    """Most connections that have not logged in yet. Above it the oldest of them is closed."""
     patience: Seconds = Seconds(30.0)
     stall: Seconds = Seconds(0.5)
     heartbeat: Seconds = Seconds(15.0)
@@ -195,15 +198,14 @@ class Settings:
     provider_timeout: Seconds = Seconds(2.0)
     servers: Sequence[str] = ()
     """Addresses that the broker sends to its clients, which try them when this broker is unreachable."""
-    authenticate: Callable[[Caller], bool] | None = None
-    """A plain function, not a coroutine, that returns True to admit a client. Without it every client is admitted."""
+    authenticate: Callable[[Caller], bool | str | Awaitable[bool | str]] | None = None
+    """A function, plain or async, that returns True to admit a client, or the name of its user in the users file.
+
+    It has the time of `handshake`. A plain function must not block. Without users and without it every client is admitted.
+    """
 
     def __post_init__(self) -> None:
         check_callable("the setting authenticate", self.authenticate)
-        if iscoroutinefunction(self.authenticate):
-            raise ValueError(
-                "authenticate must be a plain function that returns True or False, not a coroutine function"
-            )
         for setting in fields(self):
             name = setting.name
             value = getattr(self, name)

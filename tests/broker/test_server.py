@@ -112,16 +112,35 @@ async def test_an_authentication_that_raises_refuses(net: Net) -> None:
 
 
 async def test_only_true_lets_a_client_in(net: Net) -> None:
-    """Anything else that counts as true, such as a coroutine nobody awaits, does not."""
-
-    async def later(caller: busway.Caller) -> bool:
-        return True
-
-    with pytest.raises(ValueError, match="plain function"):
-        busway.Settings(authenticate=later)  # type: ignore[arg-type]
+    """Anything else that counts as true does not: a name is that of a user, and this broker has none."""
     await net.serve(authenticate=lambda caller: "yes")
     with pytest.raises(busway.Forbidden):
         await within(net.client().__aenter__())
+
+
+async def test_authenticate_may_be_asynchronous(net: Net) -> None:
+    async def later(caller: busway.Caller) -> bool:
+        await asyncio.sleep(0)
+        return caller.credentials == "open sesame"
+
+    await net.serve(authenticate=later)
+    bus = await within(net.client(credentials="open sesame").__aenter__())
+    assert await bus.publish("t", b"", confirm=True) == 0
+    with pytest.raises(busway.Forbidden):
+        await within(net.client(credentials="open barley").__aenter__())
+
+
+async def test_authenticate_has_a_time_limit_and_its_errors_refuse_the_client(net: Net) -> None:
+    async def never(caller: busway.Caller) -> bool:
+        if caller.credentials == "raise":
+            raise RuntimeError("no directory")
+        await asyncio.Event().wait()
+        return True
+
+    await net.serve(authenticate=never, handshake=0.2)
+    for credentials in ("raise", "wait"):
+        with pytest.raises(busway.BusError):
+            await within(net.client(credentials=credentials, reconnect=None).__aenter__())
 
 
 async def test_a_server_is_started_once(net: Net) -> None:

@@ -22,7 +22,7 @@ LIMITS = {
     "Spark micro-batch": 8,
 }
 STEP = re.compile(r"^\d+\. `([\w/.-]+)` `(\w+)`(?: \(([^)]*)\))?: ", re.MULTILINE)
-QUESTIONS = 10
+QUESTIONS = 11
 
 
 def folders() -> set[str]:

@@ -1,13 +1,18 @@
 """Admission: decides HELLO, SUBSCRIBE and SERVE frames by rules in Python, and answers with a code of the protocol.
 
+A client logs in after its HELLO, see `access.logins`.
+
 The hub's event table calls it. The engine itself decides all frames of plain publishes, pushes and replies.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from busway._core import PROTOCOL, __version__
+from busway.authority.login import Admitted, Claim, Method
+from busway.broker.access.logins import REFUSED
 from busway.broker.admin import events
 from busway.broker.flags import SHARED, WAIT
 from busway.errors import BusError, Code
@@ -16,6 +21,7 @@ from busway.topic import is_reserved
 
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
+    from busway.broker.session import Session
 
 AGENT: Final = f"busway/{__version__}"
 SERVED: Final = 16_384
@@ -31,6 +37,11 @@ class Hello(msgspec.Struct, frozen=True):
     """Proves that the session is the client's own. The broker checks it and does not store it."""
     name: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
     credentials: object = None
+    """For `Settings.authenticate`."""
+    user: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
+    method: Method | None = None
+    nonce: bytes = b""
+    token: str | None = None
     agent: Annotated[str, msgspec.Meta(max_length=_NAME)] = ""
     generation: Annotated[int, msgspec.Meta(ge=0)] | None = None
     node: object = None
@@ -64,27 +75,60 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
         wrong = "no secret" if greeting.secret is None else "a secret that is not that of its session"
         session.close(Code.SESSION_SECRET, f"HELLO with {wrong}: use a client library of this version of Busway")
         return
-    if hub.settings.authenticate is not None:
-        caller = Caller(
-            name=greeting.name,
-            session=greeting.session,
-            credentials=greeting.credentials,
-            agent=greeting.agent,
-            transport=session.scheme,
-            peer=session.peer(),
-            peer_name=session.peer_name(),
-        )
-        # Exactly True: a coroutine that is not awaited must not admit a client.
-        if hub.settings.authenticate(caller) is not True:
-            hub.runtime.refused += 1
-            session.close(Code.UNAUTHORIZED, "the credentials were refused")
-            return
+    if hub.settings.authenticate is None:
+        _authenticated(hub, session, version, greeting, "")
+        return
+    caller = Caller(
+        name=greeting.name,
+        session=greeting.session,
+        credentials=greeting.credentials,
+        agent=greeting.agent,
+        transport=session.scheme,
+        peer=session.peer(),
+        peer_name=session.peer_name(),
+        user=greeting.user,
+    )
+    answer = hub.settings.authenticate(caller)
+    if isinstance(answer, bool | str):
+        _answered(hub, session, version, greeting, answer)
+    else:
+        hub.logins.ask(session, answer, partial(_answered, hub, session, version, greeting))
+
+
+def _answered(hub: "Hub", session: "Session", version: int, greeting: Hello, answer: object) -> None:
+    """Continue a HELLO with the answer of `authenticate`."""
+    # Exactly True: no other value must admit a client.
+    if answer is True:
+        _authenticated(hub, session, version, greeting, "")
+    elif isinstance(answer, str) and answer and hub.authority.policy is not None:
+        _authenticated(hub, session, version, greeting, answer)
+    else:
+        hub.refusals.login(greeting.user, session.peer(), "authenticate() refused it")
+        session.close(Code.UNAUTHORIZED, REFUSED)
+
+
+def _authenticated(hub: "Hub", session: "Session", version: int, greeting: Hello, user: str) -> None:
+    """Continue a HELLO: a node, a client whose `user` is known already, or one that has to log in."""
     if greeting.node is not None:
         if not hub.peers.members.clustered:
             hub.runtime.refused += 1
             session.close(Code.CLUSTER, "this broker is in no cluster")
         else:
             hub.peers.members.greeted(session, version, greeting.node)
+    elif user:
+        _admit(hub, session, version, greeting, Admitted(user))
+    else:
+        claim = Claim(greeting.user, greeting.method, greeting.nonce, greeting.token)
+        hub.logins.begin(session, claim, greeting.session, partial(_admit, hub, session, version, greeting))
+
+
+def _admit(hub: "Hub", session: "Session", version: int, greeting: Hello, admitted: Admitted) -> None:
+    """Welcome a client with its user."""
+    user = admitted.user
+    other_user = hub.generations.user(greeting.session)
+    if other_user is not None and other_user != user:
+        hub.refusals.login(user, session.peer(), f"its session belongs to {other_user!r}")
+        session.close(Code.SESSION_TAKEN, "the session belongs to another user")
         return
     seen: bool | None = None
     if greeting.generation is not None:
@@ -93,15 +137,27 @@ def hello(hub: "Hub", event: tuple[Any, ...]) -> None:
             session.close(Code.SESSION_TAKEN, "a later generation of this client has connected already")
             return
         seen = hub.generations.enter(greeting.session, greeting.generation)
+    if hub.authority.policy is not None:
+        hub.generations.bind(greeting.session, user)
     hub.runtime.clients += 1
-    session.admitted(hub.runtime.clients, greeting.session, greeting.name)
-    welcome = _welcome(hub, hub.runtime.clients, seen=seen)
+    session.user, session.roles = user, admitted.roles
+    session.grants = hub.authority.grants(user, admitted.roles) if user else None
+    name = _bound(greeting.name, user)
+    session.admitted(hub.runtime.clients, greeting.session, name)
+    welcome = _welcome(hub, session, seen=seen, proof=admitted.proof)
     other = hub.engine.accept(
-        conn, greeting.session, greeting.name, hub.runtime.clients, min(version, PROTOCOL), welcome
+        session.conn, greeting.session, name, session.client, min(version, PROTOCOL), welcome, session.grants
     )
     hub.arrived(session)
     if other is not None and (old := hub.sessions.get(other)):
         old.close(Code.SESSION_TAKEN, "another connection came with the same session")
+
+
+def _bound(name: str, user: str) -> str:
+    """The name that others see of a client: with users it begins with that of its user, so it can't be claimed."""
+    if not user or name == user or name.startswith(f"{user}/"):
+        return name
+    return f"{user}/{name}" if name else user
 
 
 def subscribe(hub: "Hub", event: tuple[Any, ...]) -> None:
@@ -153,11 +209,11 @@ def limits(settings: Settings) -> dict[str, int]:
     }
 
 
-def _welcome(hub: "Hub", client: int, *, seen: bool | None) -> bytes:
+def _welcome(hub: "Hub", session: "Session", *, seen: bool | None, proof: bytes | None) -> bytes:
     welcome = {
         "name": hub.name,
         "guid": hub.guid,
-        "client": client,
+        "client": session.client,
         "grace": hub.settings.grace,
         "provider_timeout": hub.settings.provider_timeout,
         "agent": AGENT,
@@ -167,6 +223,10 @@ def _welcome(hub: "Hub", client: int, *, seen: bool | None) -> bytes:
         "since": hub.runtime.since,
         "fields": hub.retained.fields,
     }
+    if session.user:
+        welcome["user"] = session.user
+    if proof is not None:
+        welcome["proof"] = proof
     if seen is not None:
         welcome["seen"] = seen
     return msgspec.msgpack.encode(welcome)
@@ -176,11 +236,12 @@ _MOST: Final = 65_536
 
 
 class Generations:
-    """The highest generation of each session since the broker started."""
+    """The highest generation and the user of each session since the broker started."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
         self._known: dict[int, int] = {}
+        self._users: dict[int, str] = {}
 
     def passes(self, session: int, generation: int) -> bool:
         """Whether no higher generation of the session has connected."""
@@ -193,3 +254,14 @@ class Generations:
         if len(self._known) > self._most:
             del self._known[next(iter(self._known))]
         return seen
+
+    def user(self, session: int) -> str | None:
+        """The user of a session; None if it is not known."""
+        return self._users.get(session)
+
+    def bind(self, session: int, user: str) -> None:
+        """A session belongs to the first user that comes with it."""
+        self._users.pop(session, None)
+        self._users[session] = user
+        if len(self._users) > self._most:
+            del self._users[next(iter(self._users))]

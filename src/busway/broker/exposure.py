@@ -1,7 +1,8 @@
 """Exposure: finds listeners that other hosts can reach without authentication. An `insecure` server allows them.
 
-Rules only, called by the server and its doors. Each listener needs its own authentication: `Settings.authenticate` or
-client certificates for native addresses, keys for the HTTP port, and the key of a cluster for its links.
+Rules only, called by the server and its doors. Users are the authentication of native clients. Without them
+each listener needs its own: `Settings.authenticate` or client certificates for native addresses, keys for the HTTP port.
+The links of a cluster need its key.
 """
 
 import logging
@@ -14,7 +15,8 @@ from busway.settings import TLS, Settings
 from busway.transport import Address
 
 NATIVE: Final = (
-    "{at} is refused: other hosts can reach it, and its clients need not prove who they are. Ask for certificates at "
+    "{at} is refused: other hosts can reach it, and its clients need not prove who they are. Give users with users=FILE "
+    "(busway serve --users FILE), ask for certificates at "
     "a tls:// address with tls=TLS(cert=..., key=..., ca=...) "
     "(busway serve --tls HOST:PORT --cert FILE --key FILE --ca FILE), "
     "give authenticate= in busway.Settings, or bind to 127.0.0.1; insecure=True (busway serve --insecure) allows it"
@@ -40,6 +42,8 @@ class Exposure:
     insecure: bool = False
     keyless: bool = False
     """Whether the server is a node of a cluster without a key."""
+    users: bool = False
+    """Whether the server has users, so that clients have to log in."""
 
     def open(self, text: str, at: str, lack: str) -> None:
         """Log that other hosts can reach an address without `lack`, or raise ListenFailed if that is not allowed."""
@@ -51,7 +55,7 @@ class Exposure:
         """For each native address that other hosts can reach: the error text, the address, and what is missing."""
         for address in exposed:
             mutual = address.scheme == "tls" and tls is not None and tls.ca is not None
-            if settings.authenticate is None and not mutual:
+            if settings.authenticate is None and not mutual and not self.users:
                 yield NATIVE, str(address), "authentication"
         if exposed and self.keyless:
             yield CLUSTER, str(exposed[0]), "a key of the cluster"

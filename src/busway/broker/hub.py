@@ -10,6 +10,10 @@ from pathlib import Path
 
 from busway import _core
 from busway.broker import admission
+from busway.broker.access.authority import Authority
+from busway.broker.access.logins import Logins
+from busway.broker.access.refusals import Refusals
+from busway.broker.access.revocation import Revocation
 from busway.broker.admin import services
 from busway.broker.admin.events import ClusterEvents
 from busway.broker.admin.services import AdminServices
@@ -48,6 +52,7 @@ class Hub:
         folder: Path | None = None,
         stores: Mapping[str, str] | None = None,
         nodes: "Callable[[Hub], Peers] | None" = None,
+        authority: Authority | None = None,
     ) -> None:
         runtime = Runtime(self, settings, name, guid, fields=fields, folder=folder, clustered=nodes is not None)
         self.runtime = runtime
@@ -57,6 +62,9 @@ class Hub:
         self.flush, self.unexpected = runtime.flush, runtime.unexpected
         self.generations = Generations()
         self.events = ClusterEvents(runtime)
+        self.authority = authority or Authority()
+        self.refusals = Refusals(runtime, self.events.tell)
+        self.logins = Logins(runtime, self.authority, self.refusals)
         self.table = table = StreamTable("memory" if folder is None else "disk")
         self.peers = ALONE if nodes is None else nodes(self)
         """The other brokers of its cluster. Each driver below gets the interface that it needs."""
@@ -69,11 +77,14 @@ class Hub:
         )
         self.retained = RetainedDriver(runtime, pins, found, fields, self.peers.retained, members, self.replays)
         self.services = ServicesDriver(runtime, self.peers.services)
+        self.revocation = Revocation(runtime, self.authority, (_Leases(self.channels), _Posts(self.retained)))
         self.admin = AdminServices(self)
         self.server_list = ServerList(runtime, members)
         self.clock = Clock(runtime, members, (self.retained, self.services, self.streams, self.channels, members))
         self._table: dict[int, Callable[[Event], Events]] = {
             _core.EVENT_HELLO: partial(admission.hello, self),
+            _core.EVENT_LOGIN: self.logins.answer,
+            _core.EVENT_REFUSED: self.refusals.refused,
             _core.EVENT_SUBSCRIBE: partial(admission.subscribe, self),
             _core.EVENT_UNSUBSCRIBE: self._unsubscribed,
             _core.EVENT_BEHIND: _with_values(self.replays.fell_behind),
@@ -127,6 +138,7 @@ class Hub:
         self.replays.forget(conn)
         self.channels.consumers.forget(conn)
         self.events.forget(conn)
+        self.logins.forget(conn)
         self.peers.members.forget(conn)
         if session is not None and self.present.get(session.session) is session:
             del self.present[session.session]
@@ -210,6 +222,26 @@ class Hub:
             session.pause()
             self.loop.call_soon(self.runtime.resume, session)
         return None
+
+
+class _Leases:
+    """The leases of clients, for the revocation."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+
+    def left(self, session: Session) -> None:
+        self._channels.consumers.left(session.conn)
+
+
+class _Posts:
+    """The posts of clients, for the revocation."""
+
+    def __init__(self, retained: RetainedDriver) -> None:
+        self._retained = retained
+
+    def left(self, session: Session) -> None:
+        self._retained.left(session.session)
 
 
 def _with_values(function: Callable[..., object]) -> Callable[[Event], None]:

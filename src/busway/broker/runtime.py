@@ -92,6 +92,10 @@ class Runtime:
         """All sessions, in the order in which they came; their end is announced in the same order."""
         self.present: dict[int, Session] = {}
         """The current connection of each client, by the client's own session number."""
+        self.strangers: dict[Session, None] = {}
+        """Sessions that are not admitted yet, in the order in which they came."""
+        self.dropped_strangers = 0
+        """Connections that were closed because too many had not logged in."""
         self.watched: set[int] = set()
         """Numbers of the streams whose new records are reported to the cluster, with or without channels."""
         self.clients = 0
@@ -171,6 +175,24 @@ class Runtime:
             self.refused += 1
             session.close(Code.TOO_MANY_CONNECTIONS, f"{self.settings.connections} connections are the limit here")
             self.flush()
+        elif session.scheme != "memory" and not session.dialled:
+            self.strangers[session] = None
+            if len(self.strangers) > self.settings.logins:
+                self._drop_stranger()
+
+    def _drop_stranger(self) -> None:
+        """Close the connection that has waited longest for its login: a client needs little time for that."""
+        oldest = next(iter(self.strangers))
+        del self.strangers[oldest]
+        self.dropped_strangers += 1
+        if self.dropped_strangers & (self.dropped_strangers - 1) == 0:  # the first, second, fourth, eighth ...
+            log.warning(
+                "more than %d connections have not logged in: %d were closed so far",
+                self.settings.logins,
+                self.dropped_strangers,
+            )
+        oldest.close(Code.TOO_MANY_CONNECTIONS, "too many connections have not logged in")
+        self.flush()
 
     def resume(self, session: "Session") -> None:
         """Read a session again after it was paused, unless the connection has ended."""
@@ -189,6 +211,7 @@ class Runtime:
     def left(self, session: "Session") -> None:
         """A connection has ended."""
         self.everyone.pop(session, None)
+        self.strangers.pop(session, None)
         self.ended[session.scheme, session.why] += 1
         if not self.everyone:
             self.empty.set()

@@ -5,11 +5,14 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from types import NoneType, TracebackType
 from typing import Any, Final, Literal, Protocol, Self, TypeAlias, Unpack
 
+from busway.broker.access.authority import Authority
 from busway.broker.admin import services
 from busway.broker.exposure import CLOSED, Exposure
 from busway.broker.hub import Hub
@@ -76,12 +79,14 @@ class Server:
         nodes: Callable[[Hub], Peers] | None = None,
         doors: Sequence[Callable[["Server"], Door]] = (),
         exposure: Exposure = CLOSED,
+        users: str | PathLike[str] | None = None,
     ) -> None:
         check_type("name", name, str, "a str")
         check_type("settings", settings, (Settings, NoneType), "a busway.Settings or None")
         check_type("tls", tls, (TLS, NoneType), "a busway.TLS or None")
         check_type("fields", fields, (Mapping, NoneType), "a dict or None")
         check_type("data", data, (str, PathLike, NoneType), "the path of a folder or None")
+        check_type("users", users, (str, PathLike, NoneType), "the path of a users file or None")
         self._fields = encode_fields(fields or {})
         self._data = None if data is None else DataFolder(data)
         self._stores = check_stores(stores)
@@ -95,7 +100,8 @@ class Server:
                 f"the fields have {len(self._fields)} bytes, the limit is {self.settings.fields} (setting fields)"
             )
         self._tls = tls
-        self._exposure = exposure
+        self.authority = Authority(None if users is None else Path(users))
+        self._exposure = replace(exposure, users=users is not None)
         self._nodes = nodes
         self._doors = [make(self) for make in doors]
         self._open: list[Door] = []
@@ -128,6 +134,7 @@ class Server:
                 folder=None if self._data is None else self._data.path,
                 stores=self._stores,
                 nodes=self._nodes,
+                authority=self.authority,
             )
             self._hub = hub
             await hub.streams.open(clustered=self._nodes is not None)
@@ -152,6 +159,7 @@ class Server:
         hub.runtime.addresses = self.addresses
         hub.clock.start()
         hub.clock.arm()
+        hub.revocation.start()
         hub.peers.members.start(self.bound)
         try:
             for door in self._doors:
@@ -256,6 +264,13 @@ class Server:
         members = self._running().peers.members
         return {"nodes": await members.figures() if members.clustered else None} | self.overview()
 
+    def reload_users(self) -> bool:
+        """Read the users file again. False: it is invalid, so the old users stay; the log has the line of the error.
+
+        The server does this by itself within a second after a change of the file.
+        """
+        return self._running().revocation.reload()
+
     async def serve_forever(self) -> None:
         """Wait until the server has been stopped. A cancelled call stops it."""
         self._running()
@@ -284,6 +299,7 @@ class Server:
             self._hub.clock.stop()
             self._hub.disk.stop()
             self._hub.server_list.stop()
+            self._hub.revocation.stop()
             self._hub.channels.kill()
             self._hub.peers.members.kill()
             for conn in self._hub.sessions:  # the engine has references to the transports
@@ -316,6 +332,7 @@ class Server:
             hub.clock.stop()
             hub.disk.stop()
             hub.server_list.stop()
+            hub.revocation.stop()
             hub.admin.stop()
             for session in list(hub.everyone):
                 session.abort()

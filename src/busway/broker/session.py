@@ -10,11 +10,14 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from busway._core import Grants
+from busway.authority.login import Peer
 from busway.common import environment
 from busway.errors import Code
 from busway.transport import broker_buffer, tune
 from busway.transport.other_protocols import asks_http, http_answer
-from busway.transport.tls import explain, peer_name
+from busway.transport.peer import certificate_of, peer_name, peer_uid
+from busway.transport.tls import explain
 
 if TYPE_CHECKING:
     from busway.broker.runtime import Runtime
@@ -39,17 +42,22 @@ class Session(asyncio.BufferedProtocol):
         "closing",
         "conn",
         "fault",
+        "grants",
         "name",
         "node",
         "paused",
+        "roles",
         "scheme",
         "served",
         "session",
         "transport",
+        "user",
         "why",
     )
 
     transport: asyncio.Transport
+    dialled = False
+    """Whether this broker has made the connection."""
     _awaited = "HELLO"
     """The frame that the other end has to send first."""
 
@@ -62,6 +70,13 @@ class Session(asyncio.BufferedProtocol):
         self.client = 0
         self.session = 0
         self.name = ""
+        """The name of the client. With users it begins with that of its user."""
+        self.user = ""
+        """The user; empty: the broker has no users, or the client is one of its own process."""
+        self.roles: tuple[str, ...] = ()
+        """The roles in the token of the user."""
+        self.grants: Grants | None = None
+        """What the user may do; None: everything."""
         self.node = False
         """Whether the other end is another broker."""
         self.accepted = False
@@ -159,6 +174,7 @@ class Session(asyncio.BufferedProtocol):
         self.session = session
         self.name = name
         self.accepted = True
+        self._runtime.strangers.pop(self, None)
         if not proof:
             self.proved()
 
@@ -220,6 +236,17 @@ class Session(asyncio.BufferedProtocol):
         if isinstance(name, tuple):
             return f"{name[0]}:{name[1]}"
         return str(name) if name else ""
+
+    def peer_host(self) -> str:
+        """The IP address of the other end; empty if the transport has none."""
+        name: Any = self.transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) and name else ""
+
+    def login_peer(self) -> Peer:
+        """What the transport proves about the other end."""
+        uid = peer_uid(self.transport) if self.scheme == "unix" else None
+        names, expires = certificate_of(self.transport)
+        return Peer(self.scheme, uid=uid, certificates=names, expires=expires)
 
     def peer_name(self) -> str:
         """The name in the other end's certificate."""

@@ -8,10 +8,12 @@ import asyncio
 import os
 from collections.abc import Coroutine, Generator, Iterable, Sequence
 from datetime import datetime
+from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, Unpack, overload
 
 from busway._core import Publisher
+from busway.authority.credentials import CredentialOptions, Credentials, completed, split_addresses
 from busway.client.channels.admin import ChannelVerbs
 from busway.client.connection.core import Core, ErrorHook, State
 from busway.client.connection.dialer import JITTER, RECONNECT
@@ -22,7 +24,7 @@ from busway.client.connection.wait import Waits
 from busway.client.durable.feed import Feed
 from busway.client.durable.publisher import DurablePublisher
 from busway.client.durable.times import Lasting, times_of
-from busway.client.lifecycle import Credentials, Lifecycle
+from busway.client.lifecycle import CallerCredentials, Lifecycle
 from busway.client.retained import Posts, RetainedVerbs
 from busway.client.services.requests import RequestVerbs
 from busway.client.streams.stream import StreamVerbs
@@ -56,7 +58,7 @@ class DurableOptions(TypedDict, total=False):
     timeout: Lasting | None
 
 
-class ClientOptions(TypedDict, total=False):
+class ClientOptions(CredentialOptions, total=False):
     """The keyword arguments of Server.connect()."""
 
     name: str
@@ -65,7 +67,7 @@ class ClientOptions(TypedDict, total=False):
     reconnect: Sequence[Duration] | None
     jitter: float
     offline: Offline
-    credentials: Credentials
+    credentials: CallerCredentials
     drain: Duration
     on_error: ErrorHook | None
     identity: Identity | None
@@ -106,13 +108,21 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
         jitter: float = JITTER,
         offline: Offline = "fail",
         tls: TLS | None = None,
-        credentials: Credentials = None,
+        credentials: CallerCredentials = None,
         drain: Duration = 5.0,
         on_error: ErrorHook | None = None,
         identity: Identity | None = None,
         learn: bool = True,
+        user: str = "",
+        password: str | None = None,
+        password_file: str | PathLike[str] | None = None,
+        key_file: str | PathLike[str] | None = None,
+        token: str | None = None,
+        token_file: str | PathLike[str] | None = None,
     ) -> None:
         limit = check_seconds("drain", drain)
+        login = Credentials(user, password, password_file, key_file, token, token_file)
+        urls, login = split_addresses(urls, login)
         check_callable("on_error", on_error)
         self.name = name
         self._core = Core(on_error, fields, identity)
@@ -129,6 +139,7 @@ class Bus(Publisher, RequestVerbs, RetainedVerbs, SubscribeVerbs, StreamVerbs, C
             jitter=jitter,
             tls=tls,
             credentials=credentials,
+            login=login,
             learn=learn,
         )
         self._sender = Sender(self._core, offline)
@@ -407,6 +418,11 @@ def connect(*urls: str, **options: Unpack[ConnectOptions]) -> Bus:
     busway.settings.Identity) is for a publisher that has to be recognised after a restart of its process; without it
     each client is a new one.
 
+    Where the server has users, the client says which one it is: `user` with a `password`, a `password_file` or a
+    `key_file` (Ed25519), a `token` or a `token_file` (JWT), or its certificate (`tls`). The address may contain user
+    and password (`tcp://alice:secret@host`). Without any of these the variables BUSWAY_USER, BUSWAY_PASSWORD_FILE,
+    BUSWAY_KEY_FILE, BUSWAY_TOKEN_FILE, BUSWAY_PASSWORD and BUSWAY_TOKEN count.
+
     A server of a cluster sends the list of all its servers (`bus.servers`). If none of the
     given addresses answers, the client connects to one of them; with `learn=False` it does not.
 
@@ -417,6 +433,8 @@ def connect(*urls: str, **options: Unpack[ConnectOptions]) -> Bus:
     """
     if not urls:
         urls = tuple(os.environ.get(URL_VARIABLE, "").split()) or (DEFAULT_URL,)
+    if not split_addresses(urls, Credentials())[1]:
+        options.update(completed(options, os.environ))  # type: ignore[typeddict-item]  # it has a part of the options
     return Bus(urls, **options)
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from busway._core import PROTOCOL, __version__
+from busway.authority.credentials import ClientLogin, Credentials
 from busway.client.connection.connection import Connection
 from busway.client.connection.core import Core
 from busway.client.connection.dialer import RECONNECT, Dialer, RetrySchedule
@@ -42,7 +43,8 @@ from busway.transport import dial, parse
 
 log = logging.getLogger("busway.client")
 
-Credentials: TypeAlias = str | bytes | Callable[[], str | bytes] | None
+CallerCredentials: TypeAlias = str | bytes | Callable[[], str | bytes] | None
+"""What a client shows to `Settings.authenticate`."""
 
 _STEADY: Final = 1.0
 """Seconds that a connection must last for the retry schedule to start again, for servers that close at once."""
@@ -87,7 +89,8 @@ class Lifecycle:
         reconnect: Sequence[Duration] | None,
         jitter: float,
         tls: TLS | None,
-        credentials: Credentials,
+        credentials: CallerCredentials,
+        login: Credentials,
         learn: bool = True,
     ) -> None:
         check_type("name", name, str, "a str")
@@ -110,6 +113,7 @@ class Lifecycle:
         self._schedule = RetrySchedule(reconnect, jitter, environment.chance)
         self._tls = tls
         self._credentials = credentials
+        self._login = login
         self._left = False
         """The last server announced that it stops."""
         self._task: asyncio.Task[None] | None = None
@@ -333,12 +337,20 @@ class Lifecycle:
         core.connection = connection
         core.session.attach(connection.on_output)
         received = core.welcome = core.loop.create_future()
+        challenged = core.challenge = core.loop.create_future()
+        login = self._login.login(core.session_id)
         try:
             async with asyncio.timeout(timeout) as limit:
                 connection.begin()
-                core.session.hello(self._hello())
+                core.session.hello(self._hello(login))
                 connection.flush()
+                await asyncio.wait([received, challenged], return_when=asyncio.FIRST_COMPLETED)
+                if challenged.done():
+                    answer = await login.answer(challenged.result(), core.loop)
+                    core.session.login(answer)
+                    connection.flush()
                 welcome = self._decode_welcome(*await received)
+                login.check_server(self.server.get("proof"))
                 core.broker = str(self.server.get("guid", ""))
                 core.grace = welcome.grace
                 connection.greeted = True
@@ -352,7 +364,7 @@ class Lifecycle:
                     await self._restore(connection, timeout)
         except BaseException as error:
             connection.discard()
-            core.welcome = None
+            core.welcome = core.challenge = None
             if core.connection is connection:
                 core.detach(Disconnected("the handshake failed"))
             if isinstance(error, TimeoutError) and not isinstance(error, BusError):
@@ -363,7 +375,7 @@ class Lifecycle:
                 raise ConnectFailed(f"{url}: {error}{hint}", code=error.code) from error
             raise
         finally:
-            core.welcome = None
+            core.welcome = core.challenge = None
         self.url = url
 
     def _servers(self, packed: bytes, apart: bool) -> None:  # noqa: FBT001, the core calls it
@@ -394,7 +406,7 @@ class Lifecycle:
         for complaint in self.directory.update(servers, url):
             log.warning("%s: %s", url, complaint)
 
-    def _hello(self) -> bytes:
+    def _hello(self, login: ClientLogin) -> bytes:
         credentials = self._credentials() if callable(self._credentials) else self._credentials
         hello: dict[str, Any] = {
             "name": self._name,
@@ -402,6 +414,7 @@ class Lifecycle:
             "secret": self._core.secret,
             "credentials": credentials,
             "agent": f"busway/{__version__}",
+            **login.hello,
         }
         if (identity := self._core.identity) is not None:
             hello["generation"] = identity.generation

@@ -35,6 +35,7 @@ def serve(
     key: str | bytes | None = None,
     doors: Sequence[Callable[[Server], Door]] = (),
     insecure: bool = False,
+    users: str | PathLike[str] | None = None,
 ) -> Server:
     """Create a broker, alone or as a node of a cluster. `doors` build doors for other protocols."""
     config = _config(cluster, servers, key)
@@ -55,7 +56,18 @@ def serve(
         fields = {**added, **(fields or {})}
     check_type("insecure", insecure, bool, "True or False")
     exposure = Exposure(insecure=insecure, keyless=config is not None and config.key is None)
-    more: dict[str, Any] = {"data": data, "stores": stores, "nodes": nodes, "doors": doors, "exposure": exposure}
+    if users is not None and exposure.keyless:
+        raise ValueError(
+            "a cluster with users needs a key, or any client could join as a node: give key=... to all nodes"
+        )
+    more: dict[str, Any] = {
+        "users": users,
+        "data": data,
+        "stores": stores,
+        "nodes": nodes,
+        "doors": doors,
+        "exposure": exposure,
+    }
     return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, **more)
 
 

@@ -1,7 +1,6 @@
-"""Creates TLS contexts from TLS settings for `listen` and `dial`, and reads the peer's name from its certificate."""
+"""Creates TLS contexts from TLS settings, for `listen` and `dial`."""
 
 import ssl
-from asyncio import BaseTransport
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,17 +75,3 @@ def _check_files(tls: TLS) -> None:
                     pass
             except OSError as error:
                 raise ValueError(f"{path} ({name}): {error.strerror}") from error
-
-
-def peer_name(transport: BaseTransport) -> str:
-    """Return the name in the peer's certificate (first alternative name, else common name); empty without one."""
-    certificate = transport.get_extra_info("peercert")
-    if not certificate:
-        return ""
-    for _, name in certificate.get("subjectAltName", ()):
-        return str(name)
-    for part in certificate.get("subject", ()):
-        for key, value in part:
-            if key == "commonName":
-                return str(value)
-    return ""

@@ -1,4 +1,4 @@
-"""Events of the broker: messages on topics below `$bus/cluster` and `$bus/disk`, for subscribers of this broker only.
+"""Events of the broker: messages on topics below `$bus/cluster`, `$bus/disk` and `$bus/auth`, for subscribers of this broker only.
 
 The hub passes subscriptions to these topics here; the disk watch and the cluster report events. A wildcard in a pattern
 for other topics never matches an event.
@@ -22,13 +22,14 @@ log = logging.getLogger("busway.broker")
 
 CLUSTER: Final = "$bus/cluster"
 DISK: Final = "$bus/disk"
+AUTH: Final = "$bus/auth"
 _LOCAL: Final = 0x10
 """A flag of SUBSCRIBE: only messages of this node. Other nodes don't learn of it, and the engine reports its end."""
 
 
 def is_for_events(pattern: str) -> bool:
     """Whether a pattern selects events."""
-    return pattern.startswith((f"{CLUSTER}/", f"{DISK}/"))
+    return pattern.startswith((f"{CLUSTER}/", f"{DISK}/", f"{AUTH}/"))
 
 
 class ClusterEvents:

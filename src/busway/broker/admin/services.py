@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from busway._core import PROTOCOL, Engine, Message
-from busway.broker.admin import channels, streams
+from busway.broker.admin import channels, permissions, streams
 from busway.broker.admin.events import CLUSTER
 from busway.broker.admission import AGENT, limits
 from busway.broker.flags import PIN
@@ -51,6 +51,11 @@ def register(engine: Engine) -> None:
 def call(hub: "Hub", event: tuple[Any, ...]) -> None:
     """Answer one request, at once or by a task."""
     _, conn, number, message = event
+    try:
+        permissions.check(hub, conn, message)
+    except BusError as error:
+        hub.engine.reply(conn, number, *refusal(message, error))
+        return
     if (later := _LATER.get(message.topic)) is not None:
         hub.admin.begin(conn, number, message, later)
         return
@@ -59,7 +64,7 @@ def call(hub: "Hub", event: tuple[Any, ...]) -> None:
         hub.admin.begin(conn, number, message, lambda hub, message: own(hub, message, session))
         return
     try:
-        payload = msgspec.json.encode(_SERVICES[message.topic](hub, message))
+        payload = msgspec.json.encode(_SERVICES[message.topic](hub, message, conn))
     except (msgspec.MsgspecError, RecursionError, BusError) as error:
         hub.engine.reply(conn, number, *refusal(message, error))
         return
@@ -89,7 +94,7 @@ class AdminServices:
         hub = self._hub
         session = hub.sessions.get(conn)
         try:
-            made = await service(hub, message)
+            made = permissions.visible(hub, conn, message.topic, await service(hub, message))
             code, payload = int(Code.OK), made if isinstance(made, bytes) else msgspec.json.encode(made)
         except (msgspec.MsgspecError, RecursionError, BusError) as error:
             code, payload = refusal(message, error)
@@ -106,7 +111,7 @@ class AdminServices:
             task.cancel()
 
 
-def info(hub: "Hub", message: Message) -> dict[str, Any]:
+def info(hub: "Hub", message: Message, conn: int) -> dict[str, Any]:  # noqa: ARG001, one signature for the table
     """The answer for `busway info`: the broker, its counters, and its connections."""
     payload = message.payload
     question = msgspec.json.decode(payload, type=InfoQuestion) if payload else InfoQuestion()
@@ -136,11 +141,16 @@ def overview(hub: "Hub") -> dict[str, Any]:
     }
 
 
-def kept(hub: "Hub", message: Message) -> dict[str, Any]:
-    """As many retained messages as fit, in order, for tools that can't subscribe like `bus.kept()`."""
+def kept(hub: "Hub", message: Message, conn: int) -> dict[str, Any]:
+    """As many retained messages as fit and as the user may subscribe to, in order.
+
+    It is for tools that can't subscribe like `bus.kept()`.
+    """
     payload = message.payload
     question = msgspec.json.decode(payload, type=KeptQuestion) if payload else KeptQuestion()
-    found = hub.retained.box.select(question.pattern, question.rules)
+    session = hub.sessions.get(conn)
+    grants = None if session is None else session.grants
+    found = hub.retained.box.select(question.pattern, question.rules, grants=grants)
     room = hub.settings.frame - KiB
     listed: list[msgspec.Raw] = []
     for retained in islice(found, question.skip, question.skip + question.most):
@@ -218,12 +228,13 @@ def _connection(hub: "Hub", conn: int) -> dict[str, Any]:
         "transport": session.scheme,
         "peer": session.peer(),
         "peer_name": session.peer_name(),
+        "user": session.user,
         "state": state,
         **figures,
     }
 
 
-_SERVICES: Final[dict[str, Callable[["Hub", Message], dict[str, Any]]]] = {INFO: info, KEPT: kept}
+_SERVICES: Final[dict[str, Callable[["Hub", Message, int], dict[str, Any]]]] = {INFO: info, KEPT: kept}
 
 
 async def cluster(hub: "Hub", message: Message) -> dict[str, Any]:  # noqa: ARG001 - the request has no payload

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from busway.authority.grants import Verb
+from busway.broker.access.permissions import demand
 from busway.broker.channels import frames
 from busway.broker.channels.acks import Acks
 from busway.broker.channels.driver import ChannelDriver
@@ -154,7 +156,10 @@ class ChannelConsumers:
     async def _join(self, session: "Session | None", consumer: Who, call: int, join: Join) -> None:
         driver: ChannelDriver | None = None
         try:
+            self.demand(consumer[0], "consume", join.stream, join.channel, join.settings)
             driver = await self._channels.find_or_declare(join)
+            # Again, because another client may have changed its pattern.
+            self.demand(consumer[0], "consume", join.stream, join.channel, join.settings)
             if session is None or session.conn >= 0:
                 self._enter(driver, consumer, call, join)
         except BusError as error:
@@ -168,6 +173,21 @@ class ChannelConsumers:
             if driver is not None and not driver.consumers:
                 self._channels.await_consumer(driver)
             self._runtime.flush()
+
+    def demand(self, conn: int, verb: Verb, stream: str, channel: str | None, settings: dict[str, Any]) -> None:
+        """Raise Forbidden unless the user of a connection may use a verb on all messages of a channel.
+
+        These are the messages that it delivers now, and those with these settings. The broker stores dead letters for
+        the user, so the topic for them needs `store`. Nodes check their own clients.
+        """
+        session = self._runtime.sessions.get(conn)
+        if session is None or session.grants is None:
+            return
+        topic, letters = settings.get("topic"), settings.get("dead_letter")
+        topics = self._channels.topics(stream, channel, topic if isinstance(topic, str) else None)
+        demand(self._runtime, conn, verb, *topics)
+        if isinstance(letters, str) and letters:
+            demand(self._runtime, conn, "store", letters.replace("{stream}", "*").replace("{channel}", "*"))
 
     def _enter(self, driver: ChannelDriver, consumer: Who, call: int, join: Join) -> None:
         conn, number = consumer

@@ -332,6 +332,20 @@ class Channels:
         await self.configure(found, join.settings)
         return found
 
+    def topics(self, stream: str, channel: str | None, topic: str | None = None) -> tuple[str, ...]:
+        """The patterns of the messages that a channel delivers, or will deliver with this `topic`.
+
+        It is the pattern of the channel, else those of its stream.
+        """
+        found = self._streams.get(stream)
+        known = None if channel is None else self.channels.get(found.number, {}).get(channel)
+        patterns = (
+            {topic or "**"} if known is None else {topic or known.machine.config.topic, known.machine.config.topic}
+        )
+        if "**" in patterns:
+            patterns = {*patterns - {"**"}, *(found.config.topics or ("**",))}
+        return tuple(sorted(patterns))
+
     def _stream(self, join: Join) -> Stream:
         """The stream of this broker, or the replica that this broker has taken over from another one."""
         if not join.part or join.part == self._runtime.guid:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from busway import _core
+from busway.authority.grants import NUMBERS
 from busway.broker.flags import (
     CONFIRM,
     FIELDS,
@@ -60,7 +61,8 @@ class _Delivery:
     selection: _core.Selection = field(init=False)
 
     def __post_init__(self) -> None:
-        self.selection = _core.Selection(self.event[6], self.event[8])
+        guard = _guard(self.session, self.event[6])
+        self.selection = _core.Selection(self.event[6], self.event[8], guard, NUMBERS["subscribe"])
 
     def saw(self, message: RetainedMessage) -> bool:
         """Whether the subscription has got this message and watches removals."""
@@ -69,6 +71,11 @@ class _Delivery:
         return self.selection.covers(message.topic) and self.selection.matches(
             message.topic, message.shown_fields, message.payload, message.name, message.session, message.time
         )
+
+
+def _guard(session: "Session | None", pattern: str) -> _core.Grants | None:
+    """The grants that decide for each message of a subscription: an expression can't be decided as a whole."""
+    return session.grants if session is not None and pattern.startswith("re:") else None
 
 
 class RetainedDriver:
@@ -122,7 +129,8 @@ class RetainedDriver:
             self._replays.check(since, group)
         session = self._runtime.sessions.get(conn)
         without = session.session if session is not None and flags & NO_ECHO else 0
-        found = _within(flags, self.box.select(pattern, rules, without=without)) if self.box else []
+        grants = _guard(session, pattern)
+        found = _within(flags, self.box.select(pattern, rules, without=without, grants=grants)) if self.box else []
         if sum(message.size for message in found) > _PORTION:
             self._deliveries[conn] = _Delivery(event, session, without)
             self.room(conn)
@@ -149,7 +157,8 @@ class RetainedDriver:
             self._deliveries.pop(conn, None)
             return
         sub, pattern, rules = delivery.event[2], delivery.event[6], delivery.event[8]
-        left = self.box.select(pattern, rules, without=delivery.without, after=delivery.after)
+        grants = _guard(delivery.session, pattern)
+        left = self.box.select(pattern, rules, without=delivery.without, after=delivery.after, grants=grants)
         left = _within(delivery.event[4], left)
         room, portion = _PORTION, list[RetainedMessage]()
         for message in left:

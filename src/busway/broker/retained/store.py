@@ -9,11 +9,15 @@ import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 import msgspec
 
+from busway.authority.grants import NUMBERS
 from busway.broker.flags import FIELDS, PIN, POST
+
+if TYPE_CHECKING:
+    from busway._core import Grants
 
 Key: TypeAlias = tuple[int | str, str, bytes]
 """The owner (of a post the session, of a pin the sender's name), the topic and the normalised fields of a message."""
@@ -37,8 +41,8 @@ class Matcher(Protocol):
     def matches(self, topic: str, fields: bytes, payload: bytes, sender: str, session: int, time: int) -> bool: ...
 
 
-Compile: TypeAlias = Callable[[str, bytes], Matcher]
-"""Compiles a pattern and rules, or raises the error with which the broker refuses them."""
+Compile: TypeAlias = Callable[..., Matcher]
+"""Compiles a pattern and rules, with grants and a verb if there are users, or raises the error with which the broker refuses them."""
 
 
 Spared: TypeAlias = Callable[[Key], bool]
@@ -321,18 +325,27 @@ class RetainedStore:
 
     # Subscriptions.
 
-    def select(self, pattern: str, rules: bytes = b"", *, without: int = 0, after: int = 0) -> list[RetainedMessage]:
+    def select(
+        self,
+        pattern: str,
+        rules: bytes = b"",
+        *,
+        without: int = 0,
+        after: int = 0,
+        grants: "Grants | None" = None,
+    ) -> list[RetainedMessage]:
         """The retained messages for a new subscription, in order.
 
-        Messages of the session `without` are left out, and those with an order up to `after`. Raises for a bad pattern
-        or rule.
+        Messages of the session `without` are left out, those with an order up to `after`, and those with topics that
+        `grants` do not allow. Raises for a bad pattern or rule.
         """
-        choice = self._choice(pattern, rules, without)
+        choice = self._choice(pattern, rules, without, grants)
         literal, covers = choice.selection.literal, choice.selection.covers
         if literal is None:
             topics = [topic for topic in self._topics if covers(topic)]
         else:
-            topics = [literal] if literal in self._topics else []
+            known = literal in self._topics and (grants is None or covers(literal))
+            topics = [literal] if known else []
             topics += [topic for topic in self._wild if covers(topic)]
         found = [
             message
@@ -343,8 +356,9 @@ class RetainedStore:
         found.sort(key=_order)
         return found
 
-    def _choice(self, pattern: str, rules: bytes, without: int) -> _Choice:
-        return _Choice(self._compile(pattern, rules), bool(rules), without)
+    def _choice(self, pattern: str, rules: bytes, without: int, grants: "Grants | None") -> _Choice:
+        guard = () if grants is None else (grants, NUMBERS["subscribe"])
+        return _Choice(self._compile(pattern, rules, *guard), bool(rules), without)
 
 
 def _order(message: RetainedMessage) -> int:

@@ -41,7 +41,15 @@ ServerName = Annotated[
         "--server-name", help="Name to check the server's certificate against.", metavar="NAME", show_default="the host"
     ),
 ]
-Credentials = Annotated[str | None, _flag("--credentials", help="Credentials of this client.", metavar="TEXT")]
+Credentials = Annotated[
+    str | None, _flag("--credentials", help="Credentials for a broker with its own authentication.", metavar="TEXT")
+]
+User = Annotated[str, _flag("--user", help="User of this client.", metavar="NAME", show_default=False)]
+PasswordFile = Annotated[
+    str | None, _flag("--password-file", help="File with the password of the user.", metavar="FILE")
+]
+KeyFile = Annotated[str | None, _flag("--key-file", help="PEM file with the Ed25519 key of the user.", metavar="FILE")]
+TokenFile = Annotated[str | None, _flag("--token-file", help="File with a token (JWT) of the user.", metavar="FILE")]
 ConnectTimeout = Annotated[
     float,
     _flag("--connect-timeout", help="Time to connect.", parser=values.duration, metavar="TIME", show_default="5s"),
@@ -64,6 +72,10 @@ class Link:
     key: str | None = None
     server_name: str | None = None
     credentials: str | None = None
+    user: str = ""
+    password_file: str | None = None
+    key_file: str | None = None
+    token_file: str | None = None
     connect_timeout: float = 5.0
     wait: bool = False
     learn: bool = True
@@ -94,6 +106,10 @@ class Link:
             wait=self.wait,
             tls=tls,
             credentials=self.credentials,
+            user=self.user,
+            password_file=self.password_file,
+            key_file=self.key_file,
+            token_file=self.token_file,
             learn=self.learn,
             **more,
         )
@@ -109,6 +125,10 @@ def linked(verb: Callable[..., None]) -> Callable[..., None]:
         "key": (Key, None),
         "server_name": (ServerName, None),
         "credentials": (Credentials, None),
+        "user": (User, ""),
+        "password_file": (PasswordFile, None),
+        "key_file": (KeyFile, None),
+        "token_file": (TokenFile, None),
         "connect_timeout": (ConnectTimeout, "5s"),
         "wait": (Wait, False),
         "learn": (Learn, True),

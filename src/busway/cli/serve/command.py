@@ -80,6 +80,14 @@ def serve(
             "--ca", help="PEM file of an authority; clients must present a certificate that it signed.", metavar="FILE"
         ),
     ] = None,
+    users: Annotated[
+        str | None,
+        typer.Option(
+            "--users",
+            help="File with the users of native clients, their roles and grants; reloaded when it changes and on SIGHUP.",
+            metavar="FILE",
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Listen also where other hosts can connect without authentication; warns."),
@@ -330,6 +338,7 @@ def serve(
     busway serve --tls 0.0.0.0:7421 --cert srv1.pem --key srv1.key --ca ours.pem --cluster-key-file key --servers tls://srv2:7421
     busway serve --servers srv1:7420 --mirror-of srv1 --data ./data
     busway serve --http 127.0.0.1:15555
+    busway serve --tls 0.0.0.0:7420 --cert server.pem --key server.key --users users.toml
     """
     given = locals()
     try:
@@ -363,6 +372,7 @@ def serve(
             stores=_stores(store),
             cluster=member,
             insecure=insecure,
+            users=users,
             http=_http(http, cors=http_cors, hosts=http_host, keys=http_keys, body=http_body),
         )
     except (ValueError, OSError, ImportError) as error:

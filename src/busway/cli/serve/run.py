@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ async def run(
         # These objects live until the broker ends. A collection that visits them would take tens of milliseconds.
         gc.collect()
         gc.freeze()
+        loop = asyncio.get_running_loop()
+        if server.authority.policy is not None:
+            loop.add_signal_handler(signal.SIGHUP, server.reload_users)
         try:
             if not quiet:
                 _announce(server, member, data)
@@ -48,6 +52,7 @@ async def run(
             if not quiet:
                 terminal.note("delivering waiting messages; a second Ctrl-C stops at once")
         finally:
+            loop.remove_signal_handler(signal.SIGHUP)
             stopping = asyncio.ensure_future(server.stop())
             second_signal = asyncio.ensure_future(signals.second.wait())
             await asyncio.wait({stopping, second_signal}, return_when=asyncio.FIRST_COMPLETED)

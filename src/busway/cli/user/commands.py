@@ -88,7 +88,7 @@ def user_show(name: _Name, users: _Users = _FILE, json: flags.Json = False) -> N
     parts = policy.parts(name)
     if json:
         grants = [
-            {"grant": grant.of(name), "allow": allow, "role": part.name or None}
+            {"grant": str(grant), "allow": allow, "role": part.name or None}
             for part in parts
             for allow, side in ((True, part.allow), (False, part.deny))
             for grant in _shown(side, name)

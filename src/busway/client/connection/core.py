@@ -30,6 +30,7 @@ from busway.errors import (
     Disconnected,
     Forked,
     LocalProtocolError,
+    RemoteProtocolError,
     from_code,
     from_reply,
 )
@@ -98,6 +99,8 @@ class Core:
         """Requests with several replies, by number. One that the program drops is not waited for."""
         self.welcome: asyncio.Future[tuple[int, bytes]] | None = None
         """The version and the map of the WELCOME that a handshake waits for."""
+        self.challenge: asyncio.Future[bytes] | None = None
+        """The map of the CHALLENGE that may come before the WELCOME."""
         self.on_lost: Callable[[Connection, BusError], None] | None = None
         self.on_servers: Callable[[bytes, bool], None] | None = None
         self.errors = 0
@@ -127,6 +130,7 @@ class Core:
             _core.EVENT_GAP: self._gap,
             _core.EVENT_ENDED: self._ended,
             _core.EVENT_PONG: self._pong,
+            _core.EVENT_CHALLENGE: self._challenge,
             _core.EVENT_WELCOME: self._welcome,
             _core.EVENT_CLOSE: self._close,
             _core.EVENT_AWAY: self._away,
@@ -384,6 +388,11 @@ class Core:
         future = self._pongs.pop(event[1], None)
         if future is not None and not future.done():
             future.set_result(None)
+
+    def _challenge(self, event: Row) -> None:
+        if self.challenge is None or self.challenge.done():
+            raise RemoteProtocolError("the server sent a CHALLENGE that this client did not ask for")
+        self.challenge.set_result(event[1])
 
     def _welcome(self, event: Row) -> None:
         if self.welcome is not None and not self.welcome.done():

@@ -52,6 +52,7 @@ class Outgoing(Session):
 
     __slots__ = ("_hello", "_made")
 
+    dialled = True
     _awaited = "WELCOME"
 
     def __init__(self, runtime: "Runtime", scheme: str, hello: bytes, made: "Callable[[Outgoing], None]") -> None:

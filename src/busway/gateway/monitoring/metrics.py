@@ -28,6 +28,7 @@ _COUNTERS: Final = {
     "delivered_bytes": ("busway_delivered_bytes", "Bytes queued for native connections."),
     "messages_unroutable": ("busway_messages_unroutable", "Messages without a receiver."),
     "messages_rejected": ("busway_messages_rejected", "Messages refused with an error."),
+    "forbidden": ("busway_forbidden", "Requests of clients that the grants of their users do not allow."),
     "requests": ("busway_requests", "Requests to services."),
     "late_replies": ("busway_late_replies", "Replies that came after their requester had stopped waiting."),
     "pushes": ("busway_pushes", "Pushes to one consumer."),

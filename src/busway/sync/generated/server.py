@@ -86,3 +86,10 @@ class ServerStatus(Wrapper[AsyncServer]):
     def figures(self) -> dict[str, Any]:
         """The overview, and as `nodes` the figures of `busway cluster` with measured round trips, or None."""
         return self._portal.call(self._inner.figures)
+
+    def reload_users(self) -> bool:
+        """Read the users file again. False: it is invalid, so the old users stay; the log has the line of the error.
+
+        The server does this by itself within a second after a change of the file.
+        """
+        return self._portal.run(self._inner.reload_users)
