@@ -5,6 +5,8 @@
 //! `matching` (which subscriptions match a topic and its fields), `engine` (the broker's side), `client` (the client's
 //! side), and `log` (stored messages).
 
+#![forbid(unsafe_code)]
+
 pub mod client;
 pub mod clock;
 pub mod engine;
