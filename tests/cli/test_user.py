@@ -102,12 +102,8 @@ async def test_a_token_for_tests(shell, users, tmp_path):
         assert (await shell.run("pub", "a", "x", *to)).code == 0
 
 
-async def test_serve_reports_an_invalid_file_and_wants_keys_for_http(shell, users):
+async def test_serve_reports_an_invalid_file(shell, users):
     users.write_text("[users.alice]\nallow = ['publsh a']\n")
     done = await shell.run("serve", "--users", str(users), "--tcp", "127.0.0.1:0")
     assert done.code == 2
     assert "line 2" in done.notes
-    users.write_text("[users.alice]\n")
-    done = await shell.run("serve", "--users", str(users), "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0")
-    assert done.code == 2
-    assert "--http-keys" in done.notes

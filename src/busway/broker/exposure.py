@@ -1,6 +1,6 @@
 """Exposure: finds listeners that other hosts can reach without authentication. An `insecure` server allows them.
 
-Rules only, called by the server and its doors. Users are the authentication of native clients. Without them
+Rules only, called by the server and its doors. Users are the authentication of all doors. Without them
 each listener needs its own: `Settings.authenticate` or client certificates for native addresses, keys for the HTTP port.
 The links of a cluster need its key.
 """
@@ -23,7 +23,8 @@ NATIVE: Final = (
 )
 HTTP: Final = (
     "{at} is refused: other hosts can reach it, and its clients need not prove who they are. "
-    "Give keys with busway.Http(keys=FILE) (busway serve --http-keys FILE), or bind to 127.0.0.1; "
+    "Give users with users=FILE (busway serve --users FILE), give keys with busway.Http(keys=FILE) "
+    "(busway serve --http-keys FILE), or bind to 127.0.0.1; "
     "insecure=True (busway serve --insecure) allows it"
 )
 CLUSTER: Final = (

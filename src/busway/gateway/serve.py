@@ -57,8 +57,7 @@ def serve(*addresses: str, http: str | Http | None = None, **options: Unpack[Ser
     `http` (`HOST:PORT`, or a `busway.Http` for more settings) is the address for JSON over HTTP and WebSocket; it needs
     `busway[http]`.
 
-    `users` is a file with the users of native clients, their roles and grants. Without it every client may do everything.
-    The HTTP port has keys instead, and needs them if there are users.
+    `users` is a file with the users of all doors, their roles and grants. Without it every client may do everything.
 
     An address that other hosts can reach needs authentication: `users`, `Settings.authenticate` or TLS with `ca` for native
     clients, keys for HTTP, and a `key` for a cluster. `insecure=True` allows it without, with a warning in the log.
@@ -71,11 +70,6 @@ def serve(*addresses: str, http: str | Http | None = None, **options: Unpack[Ser
     check_type("http", http, (str, Http, NoneType), "HOST:PORT, a busway.Http or None")
     doors: list[Callable[[Server], Door]] = []
     if http is not None:
-        if options.get("users") is not None and (isinstance(http, str) or http.keys is None):
-            raise ValueError(
-                "the HTTP port would let everybody do everything, although the broker has users: "
-                "give it keys with busway.Http(keys=FILE) (busway serve --http-keys FILE)"
-            )
         exposure = Exposure(insecure=options.get("insecure", False))
         doors.append(_json(http if isinstance(http, Http) else Http(address=http), exposure))
     return cluster_serve.serve(*addresses, doors=doors, **options)

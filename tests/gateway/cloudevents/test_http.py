@@ -209,7 +209,7 @@ async def test_times_and_durations_as_since():
 async def test_who_may_not():
     asked = []
 
-    async def allow(request, verb, topics):
+    async def allow(request, verb, topics, *, stored):
         (topic,) = topics
         asked.append((verb, topic))
         if topic.startswith("secret"):

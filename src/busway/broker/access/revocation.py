@@ -66,7 +66,7 @@ class Revocation:
         for session in list(self._runtime.sessions.values()):
             if not session.user or session.closing:
                 continue
-            if why := _lost(old, new, session):
+            if why := lost(old, new, session.user, session.roles):
                 self._revoke(session, why)
             else:
                 session.grants = new.grants(session.user, session.roles)
@@ -81,16 +81,15 @@ class Revocation:
         session.close(Code.REVOKED, why)
 
 
-def _lost(old: Policy, new: Policy, session: "Session") -> str:
-    """Why a session must end; empty: its user has lost nothing."""
-    name = session.user
+def lost(old: Policy, new: Policy, name: str, roles: tuple[str, ...]) -> str:
+    """Why the sessions of a user must end; empty: the user has lost nothing."""
     before, after = old.users.get(name), new.users.get(name)
     if before is not None and after is None:
         return "the user was removed"
     if before is not None and after is not None and before.proofs != after.proofs:
         return "the password, keys or names of the user have changed: log in again"
-    if old.tokens != new.tokens and session.roles:
+    if old.tokens != new.tokens and roles:
         return "the settings of tokens have changed: log in again"
-    if old.narrowed(new, name, session.roles):
+    if old.narrowed(new, name, roles):
         return "the grants of the user have changed: connect again"
     return ""

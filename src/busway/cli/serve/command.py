@@ -84,7 +84,7 @@ def serve(
         str | None,
         typer.Option(
             "--users",
-            help="File with the users of native clients, their roles and grants; reloaded when it changes and on SIGHUP.",
+            help="File with the users of all doors, their roles and grants; reloaded when it changes and on SIGHUP.",
             metavar="FILE",
         ),
     ] = None,

@@ -14,6 +14,16 @@ from busway.topic import check_pattern, is_reserved
 Verb: TypeAlias = Literal["publish", "subscribe", "serve", "request"]
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 
+ACTIONS: Final[dict[str, tuple[Verb, ...]]] = {
+    "publish": ("publish",),
+    "subscribe": ("subscribe",),
+    "serve": ("serve",),
+    "request": ("request",),
+    "manage": ("publish", "serve"),
+    "look": ("publish", "subscribe", "serve"),
+}
+"""For each action of the JSON protocol the verbs of which the key needs one."""
+
 _REGULAR: Final = "re:"
 _STEPS: Final = 10_000
 """Steps of one comparison, after which a pattern counts as not covered. Real patterns need a few."""
@@ -32,6 +42,10 @@ class Key:
     request: tuple[str, ...] = ()
     window: float | None = None
     """Largest error of a request's timestamp in seconds. None: requests need no timestamp, and replays are possible."""
+
+    def allows(self, action: str, topic: str) -> bool:
+        """Whether the key may carry out an action of the JSON protocol on a topic."""
+        return any(self.may(verb, topic) for verb in ACTIONS[action])
 
     def may(self, verb: Verb, topic: str) -> bool:
         """Whether a granted pattern for the verb covers the whole topic or pattern; False for an invalid one."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -30,8 +30,6 @@ from busway.topic import check_pattern
 log = logging.getLogger("busway.gateway")
 
 Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Bus]]
-Allow: TypeAlias = Callable[[web.Request, Verb, Collection[str]], Awaitable[None]]
-"""Checks the key of a request for all its topics in one call, because a request has one signature."""
 StatusOf: TypeAlias = Callable[[Exception], tuple[int, str]]
 
 UNREADABLE: Final = (web.RequestPayloadError, HttpProcessingError)
@@ -57,6 +55,15 @@ _LIMIT_BYTES: Final = 4 * MiB
 """Most bytes of queued events of a slow reader."""
 _CHUNK: Final = 64
 """Most events of one write to a stream."""
+
+
+class Allow(Protocol):
+    """Checks who sends a request for all its topics in one call, because a request has one signature."""
+
+    def __call__(
+        self, request: web.Request, verb: Verb, topics: Collection[str], *, stored: bool
+    ) -> Awaitable[None]: ...
+
 
 _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (Forbidden, 403),
@@ -130,7 +137,7 @@ class _Handlers:
             events = decode(request.headers, body)
             messages = [to_message(event, request.match_info.get("topic")) for event in events]
             if self._allow is not None:
-                await self._allow(request, "publish", {topic for topic, _, _ in messages})
+                await self._allow(request, "publish", {topic for topic, _, _ in messages}, stored=durable)
             positions: list[str] = []
             async with self._connect() as bus:
                 for topic, payload, fields in messages:
@@ -154,9 +161,9 @@ class _Handlers:
         """Send the events of a topic: new ones, or with `since` the stored ones first."""
         try:
             pattern = check_pattern(request.match_info["topic"])
-            if self._allow is not None:
-                await self._allow(request, "subscribe", [pattern])
             since = _since(request.headers.get("Last-Event-ID") or request.query.get("since"))
+            if self._allow is not None:
+                await self._allow(request, "subscribe", [pattern], stored=since is not None)
             batch = "max" in request.query or "wait" in request.query or BATCH in request.headers.get("Accept", "")
             most, wait = _number(request, "max", 100, _MOST), _seconds(request, "wait", _WAIT)
             async with (

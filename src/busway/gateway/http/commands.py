@@ -72,7 +72,7 @@ class Commands:
         """Start a command. Raises Refused, a BusError, ValueError or TypeError."""
         cmd = request.cmd
         if self._guard.active and cmd != "ping":
-            self._guard.check(request)
+            self._guard.check(request, session.user)
         if cmd is None:
             if not request.is_call and not (request.at_root and self.services.root is not None):
                 request.plain = False

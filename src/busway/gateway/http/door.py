@@ -17,11 +17,12 @@ from busway.broker.exposure import CLOSED, HTTP, Exposure
 from busway.client.bus import Bus
 from busway.errors import ListenFailed
 from busway.gateway.auth.guard import Guard, Keys
+from busway.gateway.auth.users import HttpUser, HttpUsers
 from busway.gateway.http.commands import Commands
 from busway.gateway.http.first_request import FirstRequest
 from busway.gateway.http.origins import Origins
 from busway.gateway.http.routes import application, http_log
-from busway.gateway.http.websocket import GOING_AWAY, TOO_SLOW, FlushScheduler, Socket
+from busway.gateway.http.websocket import GOING_AWAY, REVOKED, TOO_SLOW, FlushScheduler, Socket
 from busway.gateway.json.config import Http, host_port
 from busway.gateway.json.statuses import AWAY, FORBIDDEN, MISDIRECTED
 from busway.gateway.queues.queues import Queues
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("busway.gateway")
 
-_SWEEP: Final = 1.0
+_SWEEP: Final = 0.5
 """Seconds between two checks for silent and stalled clients."""
 
 _LINGER: Final = 2.0
@@ -51,7 +52,8 @@ class JsonDoor:
         self._exposure = exposure
         self.settings = settings
         self.closing = False
-        self.guard = Guard(keys)
+        self.users = None if server.authority.policy is None else HttpUsers(server.authority)
+        self.guard = Guard(keys, users=self.users is not None)
         self._host, self._port = host_port(settings.address)
         self.origins = Origins(self._host, settings.hosts, settings.cors)
         self._sockets: set[Socket] = set()
@@ -97,7 +99,7 @@ class JsonDoor:
             "sockets": len(self._sockets),
             "requests": dict(counters.requests),
             "refusals": {str(status): count for status, count in counters.refusals.items()},
-            "forbidden": self.guard.refused,
+            "forbidden": self.guard.refused + (0 if self.users is None else self.users.refused),
             "delivered": counters.delivered,
             "slow": counters.slow,
             "channels": len(self.commands.consumers),
@@ -168,6 +170,7 @@ class JsonDoor:
             await asyncio.sleep(_SWEEP)
             now = loop.time()
             self.commands.consumers.sweep(now)
+            self._revoke()
             for socket in list(self._sockets):
                 if socket.full_since is not None and now - socket.full_since > self.settings.stall:
                     self.commands.counters.slow += 1
@@ -175,6 +178,15 @@ class JsonDoor:
                     socket.disconnect(TOO_SLOW, "too slow")
                 elif now - socket.seen > self.settings.idle:
                     socket.disconnect(GOING_AWAY, f"silent for {self.settings.idle:g} s")
+
+    def _revoke(self) -> None:
+        """End the sessions of users that have lost something."""
+        for session in list(self.commands.sessions.values()):
+            if isinstance(session.user, HttpUser) and (why := session.user.lost):
+                if isinstance(session, Socket):
+                    session.disconnect(REVOKED, why)
+                else:
+                    session.stop()
 
     # Connections.
 
@@ -184,7 +196,14 @@ class JsonDoor:
         assert self._runner.server is not None
         return self._runner.server()
 
-    def socket(self, transport: Any) -> Socket:
+    async def identify(self, request: web.Request) -> HttpUser | None:
+        """The user that sends a request; None: the door has no users, or the request does not log in."""
+        if self.users is None:
+            return None
+        name = request.transport.get_extra_info("peername") if request.transport is not None else None
+        return await self.users.identify(request.headers, str(name[0]) if isinstance(name, tuple) else "")
+
+    def socket(self, transport: Any, user: HttpUser | None) -> Socket:
         """The session of a new WebSocket client."""
         socket = Socket(
             self.commands,
@@ -193,6 +212,7 @@ class JsonDoor:
             self.settings.pending,
             lambda: self._remove_socket(socket),
         )
+        socket.user = user
         self._sockets.add(socket)
         self._empty.clear()
         return socket

@@ -15,6 +15,7 @@ from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from busway._core import Message
+from busway.gateway.auth.users import HttpUser
 from busway.gateway.cloudevents.http import UNREADABLE
 from busway.gateway.http import request_parser
 from busway.gateway.http.websocket import HIGH
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("busway.gateway")
 
+USER: Final = web.RequestKey("user", HttpUser)
+"""The user that sends a request, if it has logged in."""
 _JSON: Final = "application/json"
 _SSE: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
@@ -170,6 +173,7 @@ class Handler:
         if parsed.cmd == "sub":
             return await self._stream(request, parsed)
         session = AnswerSession(self._commands)
+        session.user = request.get(USER)
         try:
             session.receive(parsed)
             if session.idle and not session.waiting:
@@ -209,6 +213,7 @@ class Handler:
         """Write the messages of a subscription as JSON lines or as server-sent events."""
         events = _SSE in request.headers.get("Accept", "")
         session = StreamSession(self._commands, events=events)
+        session.user = request.get(USER)
         response: web.StreamResponse | None = None
         try:
             session.receive(parsed)

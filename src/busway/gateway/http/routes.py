@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 from prometheus_client.core import Metric
 
+from busway.broker.admin.services import INFO
 from busway.client.bus import Bus
 from busway.client.typed.protocol import declared
 from busway.gateway.auth.grants import Key, Verb
 from busway.gateway.cloudevents import http
 from busway.gateway.documents import asyncapi, openapi, pages
 from busway.gateway.http import websocket_reader
-from busway.gateway.http.plain import Handler
-from busway.gateway.json.statuses import FORBIDDEN, MISDIRECTED, Refused
+from busway.gateway.http.plain import USER, Handler
+from busway.gateway.json.statuses import FORBIDDEN, MISDIRECTED, UNAUTHORIZED, Refused
 from busway.gateway.monitoring import health
 from busway.gateway.monitoring.metrics import counter, gauge
 
@@ -32,6 +33,8 @@ http_log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc
 
 _PAGES: Final = frozenset({"/healthz", "/readyz", "/metrics", "/services", "/openapi.json", "/asyncapi.json"})
 """Pages that change nothing. The door always answers them; pages of other origins may link to, but not read them."""
+_HEALTH: Final = frozenset({"/healthz", "/readyz"})
+"""Pages that need no user."""
 _SIGNED: Final = ("apiKey", "signature", "timestamp", "id")
 
 
@@ -76,7 +79,13 @@ class Routes:
         A WebSocket may have any path, so its request goes to no other handler.
         """
         if websocket_reader.is_upgrade(request):
-            return websocket_reader.upgrade(self._door, request)
+            if (refusal := self._door.refusal(request.headers)) is None:
+                try:
+                    user = await self._door.identify(request)
+                except Refused as error:
+                    return _login(error)
+                return websocket_reader.upgrade(self._door, request, user)
+            return websocket_reader.upgrade(self._door, request, None)
         if (text := self._door.origins.misdirected(request.headers)) is not None:
             return _refused(MISDIRECTED, text)
         origin = request.headers.get("Origin")
@@ -90,8 +99,26 @@ class Routes:
         public = request.method in {"GET", "HEAD"} and request.path in _PAGES
         if not public and (refusal := self._door.refusal(request.headers)) is not None:
             return _refused(*refusal)
+        try:
+            user = await self._door.identify(request) if request.path not in _HEALTH else None
+            if user is not None:
+                request[USER] = user
+            if request.path == "/metrics":
+                self._look(request)
+        except Refused as error:
+            return _login(error) if error.status == UNAUTHORIZED else _refused(error.status, error.text)
         answer: web.StreamResponse = await handler(request)
         return answer
+
+    def _look(self, request: web.Request) -> None:
+        """Refuse a page about the broker unless the user may observe it."""
+        if self._door.users is None:
+            return
+        user = request.get(USER)
+        if user is None:
+            raise Refused(UNAUTHORIZED, "log in with the header Authorization")
+        if not user.may("observe", INFO):
+            raise Refused(FORBIDDEN, f"user may not observe {INFO}")
 
     async def add_cors_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Add the headers that let a web page of an allowed origin read the answer."""
@@ -109,8 +136,17 @@ class Routes:
         assert self._door.bus is not None
         yield self._door.bus
 
-    async def allow(self, request: web.Request, verb: Verb, topics: Iterable[str]) -> None:
-        """Refuse a request for events without a valid signature, or whose key does not allow the topics."""
+    async def allow(self, request: web.Request, verb: Verb, topics: Iterable[str], *, stored: bool) -> None:
+        """Refuse a request for events whose user or key does not allow the topics, or that has neither.
+
+        With `stored` the events are stored, or stored ones are read.
+        """
+        if (user := request.get(USER)) is not None:
+            wanted = {"publish": "store" if stored else "publish", "subscribe": "subscribe"}[verb]
+            for topic in topics:
+                if not user.may(wanted, topic) or (stored and verb == "subscribe" and not user.may("read", topic)):
+                    raise self._door.guard.refusal(verb, topic)
+            return
         key = await self._key(request, verb, request.match_info.get("topic", ""))
         for topic in topics:
             self._door.guard.demand(key, verb, topic)
@@ -168,7 +204,10 @@ class Routes:
     async def _unsigned(self, request: web.Request, cmd: str) -> web.Response | None:
         if self._door.guard.active:
             try:
-                await self._key(request, cmd)
+                if USER in request:
+                    self._look(request)
+                else:
+                    await self._key(request, cmd)
             except Refused as error:
                 return _refused(error.status, error.text)
         return None
@@ -187,6 +226,13 @@ class Routes:
         )
         yield counter("busway_http_messages_delivered", "Messages delivered to clients.", figures["delivered"])
         yield counter("busway_http_slow_closed", "Clients closed because they read nothing.", figures["slow"])
+
+
+def _login(error: Refused) -> web.Response:
+    """The answer to a request with wrong credentials, or without any."""
+    response = _refused(error.status, error.text)
+    response.headers["WWW-Authenticate"] = 'Basic realm="busway", charset="UTF-8"'
+    return response
 
 
 def _refused(status: int, text: str) -> web.Response:

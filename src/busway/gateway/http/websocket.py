@@ -29,6 +29,7 @@ _CLOSE: Final = 0x88
 GOING_AWAY: Final = 1001
 TOO_BIG: Final = 1009
 TOO_SLOW: Final = 1008
+REVOKED: Final = 1008
 _FLAT: Final = b'{"id":'
 _HEADERS: Final = b'{"headers":{"id":'
 

@@ -13,6 +13,7 @@ from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-de
 from busway.gateway.http.websocket import TOO_BIG
 
 if TYPE_CHECKING:
+    from busway.gateway.auth.users import HttpUser
     from busway.gateway.http.door import JsonDoor
     from busway.gateway.http.websocket import Socket
 
@@ -27,14 +28,15 @@ _CLOSE: Final = WSMsgType.CLOSE
 class Listener(WSListener):
     """Callbacks of picows for one WebSocket."""
 
-    def __init__(self, door: "JsonDoor") -> None:
+    def __init__(self, door: "JsonDoor", user: "HttpUser | None") -> None:
         self._door = door
+        self._user = user
         self._socket: Socket | None = None
         self._parts: list[bytes] = []
         self._size = 0
 
     def on_ws_connected(self, transport: WSTransport) -> None:
-        self._socket = self._door.socket(transport.underlying_transport)
+        self._socket = self._door.socket(transport.underlying_transport, self._user)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         socket = self._socket
@@ -93,7 +95,7 @@ def is_upgrade(request: web.Request) -> bool:
     return request.method == hdrs.METH_GET and request.headers.get(hdrs.UPGRADE, "").lower() == "websocket"
 
 
-def upgrade(door: "JsonDoor", request: web.Request) -> web.Response:
+def upgrade(door: "JsonDoor", request: web.Request, user: "HttpUser | None") -> web.Response:
     """Move the connection of a request from aiohttp to picows, which sends the answer. The result is not sent then."""
     response, http, transport = web.Response(), request.protocol, request.transport
     if (refusal := door.refusal(request.headers)) is not None:
@@ -106,7 +108,7 @@ def upgrade(door: "JsonDoor", request: web.Request) -> web.Response:
     frames = http._message_tail  # noqa: SLF001, what the client has sent behind its request
     http.transport = None  # or aiohttp would close it
     http.connection_lost(None)
-    protocol = _picows(door)
+    protocol = _picows(door, user)
     transport.pause_reading()
     transport.set_protocol(protocol)
     protocol.connection_made(transport)
@@ -115,12 +117,12 @@ def upgrade(door: "JsonDoor", request: web.Request) -> web.Response:
     return response
 
 
-def _picows(door: "JsonDoor") -> Any:
+def _picows(door: "JsonDoor", user: "HttpUser | None") -> Any:
     return WSProtocol(
         None,
         None,
         False,
-        lambda _request: Listener(door),
+        lambda _request: Listener(door, user),
         logging.getLogger("busway.gateway.picows"),
         True,
         door.settings.slow,

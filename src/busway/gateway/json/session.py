@@ -19,6 +19,7 @@ from busway.gateway.json.envelope import FLAT, Ident, Request
 from busway.gateway.json.statuses import AWAY, FAILED, OK, Refused, status_of
 
 if TYPE_CHECKING:
+    from busway.gateway.auth.guard import Caller
     from busway.gateway.http.commands import Commands
     from busway.gateway.queues.queues import Queue
     from busway.gateway.queues.round_robin import Subscriber
@@ -39,6 +40,8 @@ class Session:
         self.full = False
         """The client accepts no more data for now."""
         self.closed = False
+        self.user: Caller | None = None
+        """The user that has logged in with the connection or the request."""
         self.busy = 0
         """Unanswered requests that run in the background."""
         self.subscribers: dict[tuple[str, str], Subscriber] = {}

@@ -20,6 +20,7 @@ from busway.errors import (
 
 OK: Final = 200
 BAD: Final = 400
+UNAUTHORIZED: Final = 401
 FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
 SLOWLY: Final = 408
