@@ -3,7 +3,7 @@
 
 use busway_core::matching::index::{Index, Subscription};
 use busway_core::matching::regex::PREFIX;
-use busway_core::matching::topic::{check, segments, has_wildcard, meet, Segment};
+use busway_core::matching::topic::{check, has_wildcard, meet, segments, Segment};
 use libfuzzer_sys::fuzz_target;
 
 fn naive(a: &[Segment], b: &[Segment]) -> bool {
