@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+import polars as pl
 from picture import draw
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import (
@@ -36,8 +37,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+import busway
 from busway import sync
-from busway.spark import archive, session
+from busway.spark import archive, session, table as lake_table
+
+
+class Payment(busway.Protocol, prefix="payments"):
+    """The type of the payments, which become typed columns of the lake."""
+
+    id: int
+    amount: float
+    ok: bool
+
 
 WINDOW, LATE = "2 seconds", "1 second"
 console = Console()
@@ -55,10 +66,12 @@ def running(*command: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def payments(frame: DataFrame) -> DataFrame:
-    """Read messages as payments."""
-    order = from_json(col("payload").cast("string"), "id long, amount double, ok boolean")
-    return frame.select(element_at(split("topic", "/"), 2).alias("country"), "time", order.alias("order")).select(
-        "country", "time", "order.amount", (~col("order.ok")).cast("double").alias("declined")
+    """Return payments by country, from rows with a typed column."""
+    return frame.select(
+        element_at(split("topic", "/"), 2).alias("country"),
+        "time",
+        "Payment.amount",
+        (~col("Payment.ok")).cast("double").alias("declined"),
     )
 
 
@@ -67,8 +80,9 @@ def alerting(spark: SparkSession, url: str, folder: Path) -> object:
     source = spark.readStream.format("busway").options(
         url=url, streams="payments", columns="topic,time,payload", channel="alerts"
     )
+    order = from_json(col("payload").cast("string"), "id long, amount double, ok boolean")
     windows = (
-        payments(source.option("startingOffsets", "earliest").load())
+        payments(source.option("startingOffsets", "earliest").load().withColumn("Payment", order))
         .withWatermark("time", LATE)
         .groupBy(window("time", WINDOW), "country")
         .agg(count("*").alias("payments"), avg("declined").alias("declined"))
@@ -139,12 +153,12 @@ def run(out: Path, seconds: int) -> None:
         query.stop()
         bars.update(step, completed=seconds)
 
-        step = bars.add_task("archiving to Parquet", total=None)
-        done = archive(spark, str(out / "lake"), url=url, once=True)
+        step = bars.add_task("archiving to a Delta table", total=None)
+        done = archive(spark, str(out / "lake"), url=url, types=[Payment], once=True)
         bars.update(step, total=1, completed=1)
 
         step = bars.add_task("a table of everything", total=None)
-        everything = spark.read.format("busway").options(url=url, history=str(out / "lake"), streams="payments").load()
+        everything = lake_table(spark, str(out / "lake"), url=url, streams=["payments"])
         rows = (
             payments(everything)
             .groupBy("country")
@@ -162,6 +176,7 @@ def run(out: Path, seconds: int) -> None:
         bars.update(step, total=1, completed=1)
         bus.close()
     show(rows, heard)
+    in_polars = declined(out / "lake")
     first = min(row.w.start.timestamp() for row in points)
     shares: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in points:
@@ -172,9 +187,26 @@ def run(out: Path, seconds: int) -> None:
     count_all = sum(row.n for row in rows)
     picture = out / "payments.svg"
     picture.write_text(draw(shares, alerts, f"{count_all:,} payments, {len(heard)} alerts"))
-    (out / "summary.json").write_text(json.dumps({"payments": count_all, "archived": done.total, "alerts": len(heard)}))
-    console.print(f"archive: {out / 'lake'}\npicture: {picture}")
+    summary = {"payments": count_all, "archived": done.total, "alerts": len(heard), "polars": sum(in_polars.values())}
+    (out / "summary.json").write_text(json.dumps(summary))
+    worst = max(in_polars, key=lambda country: in_polars[country])
+    console.print(
+        f"archive: {out / 'lake'}\nPolars reads it without Spark: {sum(in_polars.values()):,} payments were declined, "
+        f"most of them in {worst}\npicture: {picture}"
+    )
     spark.stop()
+
+
+def declined(lake: Path) -> dict[str, int]:
+    """Count declined payments of the lake by country, with Polars instead of Spark."""
+    found = (
+        pl.scan_delta(lake)
+        .filter((pl.col("stream") == "payments") & ~pl.col("Payment").struct.field("ok"))
+        .group_by(pl.col("topic").str.split("/").list.get(1).alias("country"))
+        .len()
+        .collect()
+    )
+    return dict(found.iter_rows())
 
 
 def show(rows: list[object], heard: list[tuple[float, str]]) -> None:

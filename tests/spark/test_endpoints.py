@@ -8,7 +8,7 @@ from busway import sync
 from busway.spark.endpoints import Endpoints
 from busway.spark.options import Options, read_options
 from busway.spark.ranges import Range
-from busway.spark.source import history
+from busway.spark.source import tail
 from tests.support.spark.bus import served
 
 
@@ -54,5 +54,5 @@ def test_live_messages_of_a_lake_of_some_topics(tmp_path: Path, kind: str) -> No
         options = read_options(bus.options(kind) | {"topics": "orders/*/a", "columns": "payload"})
         part = Range(bus.guid, "orders", 0, 3)
         with Endpoints(options) as places:
-            found = history._messages(options, places, part, ["orders/eu/*"], fail=True)
+            found = tail._messages(options, places, part, ["orders/eu/*"], options.columns, fail=True)
     assert [text for batch in found for text in batch.column("payload").to_pylist()] == [b"eu/a"]

@@ -23,13 +23,14 @@ from busway.cli.common import flags
 from busway.cli.common.flags import Command, Group
 from busway.cli.doctor import doctor
 from busway.cli.info import info
-from busway.cli.lake.archive import lake_archive, lake_compact
+from busway.cli.lake.archive import lake_archive
 from busway.cli.lake.audit import lake_audit
 from busway.cli.lake.replay import lake_replay
 from busway.cli.lake.run import lake_run, lake_stop
 from busway.cli.lake.sql import lake_sql
 from busway.cli.lake.stats import lake_stats
 from busway.cli.lake.table import lake_table
+from busway.cli.lake.upkeep import lake_optimize, lake_upgrade, lake_vacuum
 from busway.cli.mount import fusebus, mount
 from busway.cli.pub import pub, push
 from busway.cli.replay import replay
@@ -134,7 +135,9 @@ lake = typer.Typer(
 for verb in (
     lake_archive,
     lake_table,
-    lake_compact,
+    lake_optimize,
+    lake_vacuum,
+    lake_upgrade,
     lake_sql,
     lake_audit,
     lake_stats,

@@ -13,11 +13,12 @@ from busway.spark.runtime.session import NeedsSpark, session
 if TYPE_CHECKING:
     from busway.spark.lake.archive import archive
     from busway.spark.lake.audit import AuditReport, Finding, audit
-    from busway.spark.lake.compact import compact
     from busway.spark.lake.replay import Replayed, ReplayFailed, replay
     from busway.spark.lake.report.page import page
     from busway.spark.lake.stats import StatsReport, stats, stats_report
     from busway.spark.lake.table import sql, table
+    from busway.spark.lake.upgrade import upgrade
+    from busway.spark.lake.upkeep import optimize, vacuum
 
 __all__ = [
     "AuditReport",
@@ -29,7 +30,7 @@ __all__ = [
     "StatsReport",
     "archive",
     "audit",
-    "compact",
+    "optimize",
     "page",
     "replay",
     "session",
@@ -37,6 +38,8 @@ __all__ = [
     "stats",
     "stats_report",
     "table",
+    "upgrade",
+    "vacuum",
 ]
 
 _WHERE: Final = {
@@ -45,9 +48,11 @@ _WHERE: Final = {
     "ReplayFailed": "replay",
     "Replayed": "replay",
     "StatsReport": "stats",
+    "optimize": "upkeep",
     "page": "report.page",
     "sql": "table",
     "stats_report": "stats",
+    "vacuum": "upkeep",
 }
 """The module of busway.spark.lake that defines a name, unless module and name are the same."""
 

@@ -48,9 +48,11 @@ def ddl(columns: Sequence[str]) -> str:
     return ", ".join(f"`{name}` {SPARK[name]}" for name in columns)
 
 
-def chosen(schema: Any) -> tuple[str, ...]:
-    """Return the column names of a schema that the user gave. Raises OptionError."""
+def chosen(schema: Any, typed: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the column names of a schema that the user gave; `typed` are known, too. Raises OptionError."""
     for field in schema.fields:
+        if field.name in typed:
+            continue
         known = SPARK.get(field.name)
         if known is None:
             raise OptionError(f"there is no column {field.name!r}; choose among {', '.join(COLUMNS)}")

@@ -59,8 +59,10 @@ class Options:
     fail_on_data_loss: bool = True
     channel: str = ""
     """The channel that shows the progress of a streaming query."""
-    history: str = ""
-    """The folder of a lake whose archive is read before the live messages."""
+    behind: str = ""
+    """The folder of a lake: only messages that are newer than its archive are read, as table() does."""
+    types: str = ""
+    """The declarations of typed columns, as busway.spark.typed.dump() returns them."""
     tls: Mapping[str, str] = field(default_factory=dict)
     topic: str = ""
     """The topic of the sink for rows without a topic."""
@@ -191,7 +193,8 @@ _READ_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxRecordsPerPartition": ("partition_records", _count),
     "failOnDataLoss": ("fail_on_data_loss", _boolean),
     "channel": ("channel", _channel),
-    "history": ("history", str),
+    "behind": ("behind", str),
+    "types": ("types", str),
     "timeout": ("timeout", _seconds),
 }
 _WRITE_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
@@ -208,6 +211,9 @@ _KAFKA: Final = {
     "maxOffsetsPerTrigger": "here it is maxRecordsPerTrigger",
     "includeHeaders": "here it is the column fields, which is always there",
     "kafka.group.id": "here a channel shows the progress of a query: the option channel",
+}
+_OTHERS: Final = _KAFKA | {
+    "history": "busway.spark.table(spark, lake, url=...) reads a lake and the newer messages of the bus as one table"
 }
 _IGNORED: Final = {"checkpointlocation", "queryname"}
 """Options of Spark that Spark also passes to a sink."""
@@ -263,8 +269,8 @@ def _parse(given: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[st
 
 
 def _suggestion(key: str, known: tuple[str, ...]) -> str:
-    """Return the option that replaces one of Spark's Kafka source, else the nearest known option."""
-    found = next((ours for theirs, ours in _KAFKA.items() if theirs.lower() == key.lower()), None)
+    """Return what replaces an option of Spark's Kafka source, else the nearest known option."""
+    found = next((ours for theirs, ours in _OTHERS.items() if theirs.lower() == key.lower()), None)
     return nearest(key, known) if found is None else f" ({found})"
 
 

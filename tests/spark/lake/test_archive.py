@@ -1,6 +1,5 @@
-"""The archive: every message once, whatever is killed; files that commits name, and no others; retention that follows."""
+"""The archive: every message once, whatever is killed or concurrent; losses are errors; retention follows."""
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -8,17 +7,16 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from busway.spark.endpoints import DataLoss
 from busway.spark.lake.archive import Archiver, Progress, archive
-from busway.spark.lake.compact import compact
+from busway.spark.lake.coverage import Covered, LakeError, Snapshot
+from busway.spark.lake.delta_table import Lake, app_id
 from busway.spark.lake.table import table
-from busway.spark.lake.table_log import commits
-from busway.spark.lake.table_log.commits import LakeError
-from busway.spark.lake.table_log.folder import Lake
 from busway.spark.options import read_options
-from busway.spark.source import history
+from busway.spark.source import tail
 from tests.support.spark import lakes
 from tests.support.spark.bus import Served, served
 
@@ -56,193 +54,152 @@ def whole(bus: Served, name: str, lake: Path) -> None:
     assert [(row["offset"], row["topic"], row["sequence"], row["payload"], row["id"]) for row in found] == [
         (one.offset, one.topic, one.sequence, one.payload, one.id) for one in stored
     ]
-    assert sorted(lakes.on_disk(lake)) == sorted(lakes.named(lake))
-    assert list((lake / "staging").iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["url", "path"])
 def test_each_message_is_there_once(spark: SparkSession, bus: Served, name: str, tmp_path: Path, kind: str) -> None:
     publish(bus, name, 100)
     first = once(spark, bus, name, tmp_path, kind)
-    assert (first.number, first.rows, first.lost, first.lag, first.total) == (1, 300, 0, 0, 300)
+    assert (first.version > 0, first.rows, first.lost, first.lag, first.total) == (True, 300, 0, 0, 300)
     whole(bus, name, tmp_path)
-    assert once(spark, bus, name, tmp_path, kind).number == 0
+    assert once(spark, bus, name, tmp_path, kind).version == -1
     publish(bus, name, 50, topics=4)
     again = once(spark, bus, name, tmp_path, "url")  # the same broker, however it is read
-    assert (again.number, again.rows, again.total) == (2, 200, 500)
+    assert (again.version > first.version, again.rows, again.total) == (True, 200, 500)
     whole(bus, name, tmp_path)
     row = lakes.rows(tmp_path)[0]
     assert (row["broker"], row["stream"], row["sender"], row["fields"]) == (bus.guid, name, "", [])
     file = lakes.named(tmp_path)[0]
-    assert file.parent.parent.name == f"stream={name}"
-    assert file.parent.name == f"date={row['stored']:%Y-%m-%d}"
+    assert (file.parent.parent.name, file.parent.name) == (f"stream={name}", f"date={row['stored']:%Y-%m-%d}")
     ids = [row["id"] for row in lakes.rows(tmp_path)]
-    assert [commit["ranges"] for commit in lakes.commits(tmp_path)] == [
-        [
-            {
-                "broker": bus.guid,
-                "stream": name,
-                "begin": begin,
-                "end": end,
-                "lost": 0,
-                "damaged": False,
-                "last": ids[end - 1],
-                "jumped": 0,
-            }
-        ]
-        for begin, end in [(0, 300), (300, 500)]
+    assert [
+        (one["begin"], one["end"], one["last"]) for commit in lakes.commits(tmp_path) for one in commit["ranges"]
+    ] == [
+        (0, 300, ids[299]),
+        (300, 500, ids[499]),
+    ]
+    opened = DeltaTable(tmp_path)
+    assert opened.transaction_version(app_id((bus.guid, name))) == 500
+    assert (opened.protocol().min_reader_version, opened.protocol().min_writer_version) == (1, 2)
+    statistics = opened.get_add_actions(flatten=True)
+    assert sorted(
+        zip(*(statistics[name].to_pylist() for name in ("num_records", "min.offset", "max.offset")), strict=True)
+    ) == [
+        (200, 300, 499),
+        (300, 0, 299),
     ]
     channels = {one.name: one for one in bus.bus.channels(name)}
     assert (channels["archived"].floor, channels["archived"].lag) == (500, 0)
+
+
+def test_a_streaming_query_archives_the_same(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
+    publish(bus, name, 50)
+    once(spark, bus, name, tmp_path)
+    publish(bus, name, 20)
+    stop, seen = threading.Event(), list[Progress]()
+
+    def progress(one: Progress) -> None:
+        seen.append(one)
+        if len(seen) < 3:
+            publish(bus, name, 5)
+        else:
+            stop.set()
+
+    done = archive(
+        spark, str(tmp_path), url=bus.url, streams=[name], follow=True, interval="1ms", stop=stop, progress=progress
+    )
+    assert done == seen[-1]
+    assert sum(one.rows for one in seen) == 90
+    whole(bus, name, tmp_path)
+    publish(bus, name, 5)
+    assert once(spark, bus, name, tmp_path, follow=True).rows == 15  # it begins where the table ends
+    whole(bus, name, tmp_path)
+    assert {one.name: one.floor for one in bus.bus.channels(name)} == {"archived": 255}
 
 
 class Killed(BaseException):
     """Ends a round as a kill does: nothing is tidied up."""
 
 
-@pytest.mark.parametrize("at", ["staged", "first move", "moved", "committed", "commit half written"])
+def kill_after(call: Callable[..., object]) -> Callable[..., object]:
+    def killing(*given: object, **more: object) -> object:
+        call(*given, **more)
+        raise Killed
+
+    return killing
+
+
+@pytest.mark.parametrize("at", ["before writing", "written", "moved", "committed"])
 def test_a_round_that_is_killed_has_happened_or_not(
     spark: SparkSession, bus: Served, name: str, tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(bus, name, 20)
     once(spark, bus, name, tmp_path)
     publish(bus, name, 30)
-
-    def kill_after(call: Callable[..., object], times: int = 1) -> Callable[..., object]:
-        left = count(times, -1)
-
-        def killing(*given: object, **more: object) -> object:
-            done = call(*given, **more)
-            if next(left) == 1:
-                raise Killed
-            return done
-
-        return killing
-
     with monkeypatch.context() as patch:
-        if at == "staged":
-            patch.setattr(Archiver, "_write", kill_after(Archiver._write))
-        elif at == "first move":
-            patch.setattr(Lake, "_move", kill_after(Lake._move))
+        patch.setattr(Lake, "unstage", lambda *_: None)
+        if at == "before writing":
+            patch.setattr(Archiver, "_frame", kill_after(Archiver._frame))
+        elif at == "written":
+            patch.setattr(Lake, "place", kill_after(lambda *_: None))
         elif at == "moved":
             patch.setattr(Lake, "place", kill_after(Lake.place))
-        elif at == "committed":
-            patch.setattr(Lake, "commit", kill_after(Lake.commit))
         else:
-            patch.setattr("os.link", kill_after(lambda *_: None))
+            patch.setattr(Lake, "commit", kill_after(Lake.commit))
         with pytest.raises(Killed):
             once(spark, bus, name, tmp_path)
-    left = {"staged": 0, "committed": 0}.get(at, 1)
-    assert len(set(lakes.on_disk(tmp_path)) - set(lakes.named(tmp_path))) == left
-    if at == "commit half written":  # a kill leaves it where it was being written
-        (tmp_path / "commits/.00000002.json.abc.new").write_bytes(b'{"version"')
+    assert len(set(lakes.on_disk(tmp_path)) - set(lakes.named(tmp_path))) == (at == "moved")
     done = once(spark, bus, name, tmp_path)
-    assert done.number == (0 if at == "committed" else 2)
+    assert (done.version == -1) == (at == "committed")
     whole(bus, name, tmp_path)
     assert {one.name: one.floor for one in bus.bus.channels(name)} == {"archived": 150}
-    assert list((tmp_path / "commits").glob(".*")) == []
-
-
-def test_one_at_a_time(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
-    publish(bus, name, 5)
-    with Lake(str(tmp_path)).lock(), pytest.raises(LakeError, match="is being written by process"):
-        once(spark, bus, name, tmp_path)
-    once(spark, bus, name, tmp_path)
-    with pytest.raises(LakeError, match="is being written"), Lake(str(tmp_path)).lock():
-        compact(spark, str(tmp_path))
-    snapshot = Lake(str(tmp_path)).snapshot()
-    commit = commits.Commit(number=1, time=0.0, kind="clean")
-    other = Lake(str(tmp_path))
-    with other.lock(), pytest.raises(LakeError, match="exists already"):
-        other.commit(snapshot, commit)
+    Lake(tmp_path).vacuum(0)
+    assert sorted(lakes.on_disk(tmp_path)) == sorted(lakes.named(tmp_path))
+    assert list((tmp_path / "_staging").iterdir()) == []
     whole(bus, name, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("damage", "text"),
-    [
-        (lambda content: content[: len(content) // 2], "00000001.json is damaged"),
-        (lambda content: b"", "00000001.json is damaged"),
-        (lambda content: content.replace(b'"end": 15', b'"end": 25'), "checksum"),
-        (lambda content: content.replace(b'"version": 1', b'"version": 7'), "version 7"),
-        (None, "commit 1 of the lake is missing"),
-    ],
-)
-def test_a_commit_that_is_damaged_is_told(tmp_path: Path, damage: Callable[[bytes], bytes] | None, text: str) -> None:
-    lake = Lake(str(tmp_path))
-    with lake.lock():
-        snapshot = lake.snapshot()
-        covered = commits.Covered("b", "s", 0, 15)
-        lake.commit(snapshot, commits.Commit(number=1, time=0.0, kind="archive", ranges=(covered,)))
-        lake.commit(snapshot, commits.Commit(number=2, time=0.0, kind="clean"))
-    file = tmp_path / "commits/00000001.json"
-    if damage is None:
-        file.unlink()
-    else:
-        changed = damage(file.read_bytes())
-        assert changed != file.read_bytes()
-        file.write_bytes(changed)
-    with pytest.raises(LakeError, match=text):
-        Lake(str(tmp_path)).snapshot()
-
-
-@pytest.mark.parametrize(("name", "text"), [("/tmp/a[1]", "a pattern"), ("what://x/y", "can't be used")])
-def test_a_lake_that_can_not_be(name: str, text: str) -> None:
-    with pytest.raises(LakeError, match=text):
-        Lake(name)
-
-
-def test_not_every_commit_has_to_be_read(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path))
-    with lake.lock():
-        snapshot = lake.snapshot()
-        for number in range(1, 131):
-            file = commits.File(f"stream=s/date=d/{number}", "s", "d", 1, 1, (number, number), (0, 0))
-            removed = (f"stream=s/date=d/{number - 1}",) if number % 2 == 0 else ()
-            covered = commits.Covered("b", "s", number - 1, number)
-            commit = commits.Commit(
-                number=number, time=1.0, kind="archive", ranges=(covered,), added=(file,), removed=removed
-            )
-            lake.commit(snapshot, commit)
-    assert snapshot == Lake(str(tmp_path)).snapshot()
-    (tmp_path / "commits/00000128.all.json").write_bytes(b"{")  # then the one before it helps
-    for number in range(1, 65):
-        (tmp_path / f"commits/{number:08d}.json").unlink()
-    assert snapshot == Lake(str(tmp_path)).snapshot() == Lake(str(tmp_path)).snapshot(Lake(str(tmp_path)).snapshot())
-    assert (len(snapshot.files), len(snapshot.leaving), snapshot.end(("b", "s"))) == (65, 65, 130)
-
-
-def test_compaction_keeps_every_row(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
-    for _ in range(4):
-        publish(bus, name, 25)
-        once(spark, bus, name, tmp_path)
-    before, old = lakes.rows(tmp_path), lakes.on_disk(tmp_path)
-    (done,) = compact(spark, str(tmp_path))
-    assert (done.stream, done.before, done.after, done.rows) == (name, 4, 1, 300)
-    assert lakes.rows(tmp_path) == before
-    (file,) = lakes.named(tmp_path)
-    assert set(lakes.on_disk(tmp_path)) == {*old, file}  # the old ones stay for who reads them
-    sorted_rows = lakes.pq.ParquetFile(file).read(["topic", "sequence"]).to_pylist()
-    assert sorted_rows == sorted(sorted_rows, key=lambda row: (row["topic"], row["sequence"]))
-    publish(bus, name, 5)
-    once(spark, bus, name, tmp_path, grace="0s")
-    whole(bus, name, tmp_path)
-    assert compact(spark, str(tmp_path), below=1, grace="10m") == []
-
-
-def test_compaction_that_would_lose_a_row_is_refused(
+def test_two_archives_write_each_message_once(
     spark: SparkSession, bus: Served, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for _ in range(2):
-        publish(bus, name, 10)
-        once(spark, bus, name, tmp_path)
-    from pyspark.sql.classic.dataframe import DataFrame
+    """The second one commits while the first one is between its files and its commit, the first time it gets there."""
+    publish(bus, name, 10)
+    once(spark, bus, name, tmp_path)
+    publish(bus, name, 20)
+    place, both = Lake.place, [True]
 
-    monkeypatch.setattr(DataFrame, "sortWithinPartitions", lambda frame, *_: frame.limit(59))
-    with pytest.raises(LakeError, match="made 59 rows with 59 keys from 60 rows with 60 keys"):
-        compact(spark, str(tmp_path))
-    monkeypatch.undo()
+    def placed(lake: Lake, staging: str) -> object:
+        if both.pop() if both else False:
+            assert once(spark, bus, name, tmp_path).rows == 60
+            publish(bus, name, 5)
+        return place(lake, staging)
+
+    monkeypatch.setattr(Lake, "place", placed)
+    assert once(spark, bus, name, tmp_path).rows == 15
     whole(bus, name, tmp_path)
+    assert sorted(lakes.on_disk(tmp_path)) == sorted(lakes.named(tmp_path))  # the loser has removed its files
+
+
+def test_archives_of_different_streams_share_a_lake(
+    spark: SparkSession, bus: Served, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"s{next(NUMBERS)}"
+    bus.stream(other)
+    publish(bus, name, 10)
+    publish(bus, other, 10)
+    place, both = Lake.place, [True]
+
+    def placed(lake: Lake, staging: str) -> object:
+        if both.pop() if both else False:
+            once(spark, bus, other, tmp_path)
+        return place(lake, staging)
+
+    monkeypatch.setattr(Lake, "place", placed)
+    once(spark, bus, name, tmp_path)
+    snapshot = Lake(tmp_path).snapshot()
+    assert {place[1]: part.end for place, part in snapshot.covered.items()} == {name: 30, other: 30}
+    assert snapshot.rows == {name: 30, other: 30}
+    assert snapshot.changed == ()
 
 
 def test_what_expired_before_it_was_archived(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
@@ -251,10 +208,10 @@ def test_what_expired_before_it_was_archived(spark: SparkSession, bus: Served, n
     publish(bus, name, 500)
     first = bus.forget(name, 300)
     assert first > 300
-    with pytest.raises(
-        DataLoss, match=rf"{first - 300} messages of the stream '{name}'.*the offsets 300 to {first - 1}"
-    ):
-        once(spark, bus, name, tmp_path)
+    text = rf"{first - 300} messages of the stream '{name}'.*the offsets 300 to {first - 1}.*--skip-lost"
+    for follow in (False, True):
+        with pytest.raises(DataLoss, match=text):
+            once(spark, bus, name, tmp_path, follow=follow)
     other = f"s{next(NUMBERS)}"
     bus.stream(other)
     publish(bus, other, 10)
@@ -271,50 +228,24 @@ def test_what_expired_before_it_was_archived(spark: SparkSession, bus: Served, n
     ]
 
 
-def test_what_is_damaged_is_told(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("follow", [False, True])
+def test_what_is_damaged_is_told(spark: SparkSession, bus: Served, name: str, tmp_path: Path, follow: bool) -> None:
     publish(bus, name, 200)
     bucket = sorted((bus.folder / "streams" / name / "log").glob("*.log"))[1]
     content = bytearray(bucket.read_bytes())
     content[len(content) // 2] ^= 1
     bucket.write_bytes(content)
     with pytest.raises(DataLoss, match=f"messages of the stream '{name}'.*are lost.*--skip-lost"):
-        once(spark, bus, name, tmp_path, "path")
-    other = f"s{next(NUMBERS)}"
-    bus.stream(other)
-    publish(bus, other, 5, topics=1)
-    both = {"streams": [name, other], "once": True, "fail_on_data_loss": False}
-    done = archive(spark, str(tmp_path), path=str(bus.folder), **both)  # type: ignore[arg-type]
+        once(spark, bus, name, tmp_path, "path", follow=follow)
+    done = once(spark, bus, name, tmp_path, "path", follow=follow, fail_on_data_loss=False)
     assert 555 < done.rows < 605
-    assert done.damaged == (name,)
-    (covered,) = [one for one in lakes.commits(tmp_path)[-1]["ranges"] if one["stream"] == name]
-    assert (covered["begin"], covered["end"], covered["damaged"]) == (0, 600, True)
-
-
-def test_a_last_commit_that_is_lost_takes_no_message_with_it(
-    spark: SparkSession, bus: Served, name: str, tmp_path: Path
-) -> None:
-    publish(bus, name, 100)
-    once(spark, bus, name, tmp_path)
-    publish(bus, name, 500)
-    once(spark, bus, name, tmp_path)
-    assert bus.forget(name, 300) > 300
-    before, files = lakes.rows(tmp_path), lakes.on_disk(tmp_path)
-    last = tmp_path / "commits/00000002.json"
-    content = last.read_bytes()
-    last.unlink()
-    with pytest.raises(
-        DataLoss, match=r"the offsets 300 to .* if commits/00000002.json was lost, restore it from a backup"
-    ):
-        once(spark, bus, name, tmp_path)
-    assert lakes.on_disk(tmp_path) == files
-    last.write_bytes(content)
-    assert once(spark, bus, name, tmp_path).number == 0
-    assert lakes.rows(tmp_path) == before
-    last.unlink()
-    done = once(spark, bus, name, tmp_path, fail_on_data_loss=False)  # then it is set aside
-    assert (done.number, done.lost + done.rows) == (2, 1500)
-    (aside,) = (tmp_path / "aside").rglob("*.parquet")
-    assert aside.name in {file.name for file in files}
+    (covered,) = lakes.commits(tmp_path)[-1]["ranges"]
+    assert (covered["begin"], covered["end"]) == (0, 600)
+    if follow:  # counts what is missing
+        assert covered["lost"] == done.lost == 600 - done.rows
+    else:
+        assert covered["damaged"]
+        assert done.damaged == (name,)
 
 
 def test_a_stream_in_memory_that_begins_anew(spark: SparkSession, tmp_path: Path) -> None:
@@ -338,7 +269,7 @@ def test_an_archive_that_fails_makes_no_lake(spark: SparkSession, bus: Served, n
         once(spark, bus, "nothing", tmp_path)
     with pytest.raises(LakeError, match="is not a lake"):
         table(spark, str(tmp_path))
-    assert once(spark, bus, name, tmp_path).number == 0
+    assert once(spark, bus, name, tmp_path).version == -1
     assert table(spark, str(tmp_path)).count() == 0  # nothing there is no error
 
 
@@ -358,8 +289,8 @@ def test_retention_waits_for_the_archive(spark: SparkSession, bus: Served, tmp_p
 def test_it_goes_on_until_it_is_stopped(
     spark: SparkSession, bus: Served, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small files are put together meanwhile."""
-    monkeypatch.setattr("busway.spark.lake.archive._MANY", 4)
+    """Small files are merged meanwhile, and the old ones deleted."""
+    monkeypatch.setattr("busway.spark.lake.upkeep._MANY", 4)
     stop, seen = threading.Event(), list[Progress]()
 
     def progress(one: Progress) -> None:
@@ -370,13 +301,13 @@ def test_it_goes_on_until_it_is_stopped(
             stop.set()
 
     archive(
-        spark, str(tmp_path), url=bus.url, streams=[name], interval="1ms", stop=stop, progress=progress, compact_below=1 << 20,
-        grace=0.0,
+        spark, str(tmp_path), url=bus.url, streams=[name], interval="1ms", stop=stop, progress=progress, optimize_below=1 << 20,
+        keep=0.0,
     )  # fmt: skip
     assert sum(one.rows for one in seen) == 10
-    assert [commit["kind"] for commit in lakes.commits(tmp_path)].count("compact") == 1
-    once(spark, bus, name, tmp_path, grace=0.0)
+    assert [entry["operation"] for entry in DeltaTable(tmp_path).history()].count("OPTIMIZE") == 1
     whole(bus, name, tmp_path)
+    assert sorted(lakes.on_disk(tmp_path)) == sorted(lakes.named(tmp_path))
 
 
 def test_a_lake_has_one_choice_of_topics(spark: SparkSession, bus: Served, name: str, tmp_path: Path) -> None:
@@ -386,37 +317,14 @@ def test_a_lake_has_one_choice_of_topics(spark: SparkSession, bus: Served, name:
     assert once(spark, bus, name, lake, topics=[topic]).rows == 4
     assert {row["topic"] for row in lakes.rows(lake)} == {topic}
     assert bus.bus.channels(name) == []  # the other topics are not archived
-    assert once(spark, bus, name, tmp_path / "named", topics=[topic], channel="mine").rows == 4
-    assert {one.name: one.floor for one in bus.bus.channels(name)} == {"mine": 34}
+    publish(bus, name, 10)
+    bus.bus.publish(topic, b"comma", durable=True)
+    followed = once(spark, bus, name, lake, topics=[topic], follow=True)
+    assert (followed.rows, followed.lost) == (1, 0)
+    assert once(spark, bus, name, tmp_path / "named", topics=[topic], channel="mine").rows == 5
+    assert {one.name: one.floor for one in bus.bus.channels(name)} == {"mine": 65}
     with pytest.raises(LakeError, match=rf"archives the topics {topic}, not \*\*"):
         once(spark, bus, name, lake)
-
-
-def test_rows_that_come_from_two_brokers_are_there_once(
-    spark: SparkSession, bus: Served, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As from mirrors: rows of a broker that is not the one that was asked."""
-    frame = Archiver._frame
-
-    def mirrored(self: Archiver, covered: object) -> object:
-        from pyspark.sql import functions
-
-        own = frame(self, covered).withColumn("broker", functions.lit("f" * 32))  # type: ignore[arg-type]
-        return own.union(own.where("offset % 3 = 0"))
-
-    monkeypatch.setattr(Archiver, "_frame", mirrored)
-    publish(bus, name, 20)
-    assert once(spark, bus, name, tmp_path).rows == 60
-    publish(bus, name, 20)
-
-    def everything(self: Archiver, covered: list[commits.Covered]) -> object:
-        (one,) = covered
-        return mirrored(self, [commits.Covered(one.broker, one.stream, 0, one.end)])
-
-    monkeypatch.setattr(Archiver, "_frame", everything)
-    assert once(spark, bus, name, tmp_path).rows == 60
-    assert lakes.repeated(lakes.rows(tmp_path)) == []
-    assert len(lakes.rows(tmp_path)) == 120
 
 
 @pytest.mark.parametrize("kind", ["url", "path"])
@@ -427,16 +335,14 @@ def test_rows_that_come_from_two_brokers_are_there_once(
 def test_an_end_that_is_lost_is_told(
     spark: SparkSession, bus: Served, name: str, tmp_path: Path, end: int, last: str, text: str, kind: str
 ) -> None:
-    """Also if other messages have its offsets by now."""
+    """Also if other messages have its offsets by now, as after a promotion of a mirror that lacked them."""
     publish(bus, name, 2)
-    lake = Lake(str(tmp_path))
-    covered = commits.Covered(bus.guid, name, 0, end, last=last)
-    with lake.lock():
-        lake.commit(
-            lake.snapshot(), commits.Commit(number=1, time=0.0, kind="archive", topics=("**",), ranges=(covered,))
-        )
+    lake = Lake(tmp_path)
+    lake.create()
+    covered = Covered(bus.guid, name, 0, end, last=last)
+    lake.commit(Snapshot(0), (), (covered,), ("**",))
+    for follow in (False, True):
+        with pytest.raises(LakeError, match=text):
+            once(spark, bus, name, tmp_path, kind, follow=follow)
     with pytest.raises(LakeError, match=text):
-        once(spark, bus, name, tmp_path, kind)
-    with pytest.raises(LakeError, match=text):
-        history.partitions(read_options(bus.options(kind) | {"history": str(tmp_path), "streams": name}))
-    assert json.loads((tmp_path / "lock.json").read_bytes())["pid"]
+        tail.partitions(read_options(bus.options(kind) | {"behind": str(tmp_path), "streams": name}))

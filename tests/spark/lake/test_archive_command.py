@@ -1,4 +1,4 @@
-"""`busway lake archive`, `table` and `compact`, in the session of the tests."""
+"""`busway lake archive`, `table`, `optimize`, `vacuum` and `upgrade`, in the session of the tests."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from busway.cli.app import app
 from busway.cli.lake.archive import missing
-from busway.spark.lake.table_log.folder import Lake
+from busway.spark.lake.delta_table import Lake
 from tests.support.spark import lakes
 from tests.support.spark.bus import Served, served
 
@@ -40,11 +40,11 @@ def run(spark: SparkSession, bus: Served, tmp_path: Path, monkeypatch: pytest.Mo
     return run
 
 
-def test_archive_table_and_compact(run: Callable[..., Result], bus: Served, tmp_path: Path) -> None:
+def test_archive_table_and_optimize(run: Callable[..., Result], bus: Served, tmp_path: Path) -> None:
     here = ("--url", bus.url)
     for begin in (0, 10):
         bus.bus.publish_many("orders/eu", [b"%d" % n for n in range(begin, begin + 10)], durable=True)
-        done = run("archive", "--once", "--stream", "orders", "--compact-below", "none", "--json", *here)
+        done = run("archive", "--once", "--stream", "orders", "--optimize-below", "none", "--json", *here)
         assert (done.exit_code, json.loads(done.stdout)["rows"]) == (0, 10), done.output
         assert "archived 10 messages" in done.stderr
     bus.bus.publish("orders/us", b"live", durable=True)
@@ -59,14 +59,19 @@ def test_archive_table_and_compact(run: Callable[..., Result], bus: Served, tmp_
     assert sorted(few.stdout.splitlines()) == ["orders/eu,19", "orders/us,20", "topic,offset"]
     assert run("table", *here, "--out", str(tmp_path / "out")).exit_code == 0
     assert sum(pq.ParquetFile(file).metadata.num_rows for file in (tmp_path / "out").glob("*.parquet")) == 21
-    done = run("compact", "--json")
-    told = json.loads(done.stdout)
-    assert (told["stream"], told["before"], told["after"], told["rows"]) == ("orders", 2, 1, 20)
-    assert "there are no files to merge" in run("compact").stderr
+    told = json.loads(run("optimize", "--json").stdout)
+    assert (told["stream"], told["before"], told["after"]) == ("orders", 2, 1)
+    assert "there are no files to merge" in run("optimize").stderr
+    assert "an hour or more" in run("vacuum", "--keep", "1m").stderr
+    assert "deleted 2 files" in run("vacuum", "--keep", "0s", "--force").stderr
+    assert run("table", "--count", *here).stdout == "21\n"
     (file,) = lakes.named(tmp_path / "lake")
     file.unlink()
     done = run("table", "--count")
-    assert (done.exit_code, "is missing, which commits/00000003.json names" in done.stderr) == (1, True), done.output
+    assert (done.exit_code, f"20 messages of the lake {tmp_path / 'lake'} are missing" in done.stderr) == (1, True), (
+        done.output
+    )
+    assert "offsets 0 to 19" in done.stderr
 
 
 def test_the_round_at_work_is_finished(
@@ -95,7 +100,9 @@ def test_the_round_at_work_is_finished(
         (("archive", "--every", "soon"), 2, "soon"),
         (("archive", "--once", "--stream", "nothing"), 1, "no stream 'nothing'"),
         (("table",), 1, "is not a lake"),
-        (("compact",), 1, "is not a lake"),
+        (("optimize",), 1, "is not a lake"),
+        (("vacuum",), 1, "is not a lake"),
+        (("upgrade",), 1, "nothing to upgrade"),
         (("table", "--count", "--csv"), 2, "exclude each other"),
     ],
 )
@@ -106,13 +113,6 @@ def test_what_is_wrong_is_said_in_a_line(
     done = run(*arguments, *more)
     assert (done.exit_code, text in done.output) == (code, True), done.output
     assert "Traceback" not in done.output
-
-
-def test_a_lake_that_is_in_use(run: Callable[..., Result], bus: Served, tmp_path: Path) -> None:
-    with Lake(str(tmp_path / "lake")).lock():
-        done = run("archive", "--once", "--url", bus.url)
-    assert done.exit_code == 1
-    assert f"is being written by process {os.getpid()}" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_killed_anywhere(spark: SparkSession, tmp_path: Path) -> None:
                 job.send_signal(signal.SIGKILL)
                 job.wait()
                 job.stdout.close()
-        archive(spark, str(lake), url=bus.url, streams=["orders"], once=True, grace=0.0)
+        archive(spark, str(lake), url=bus.url, streams=["orders"], once=True, keep=0.0)
         assert bus.forget("orders", 256) > 0
     found = lakes.rows(lake)
     assert lakes.repeated(found) == [], steps

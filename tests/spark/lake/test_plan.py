@@ -1,21 +1,21 @@
 """The plan of an archive round and of reads: offsets and files by numbers alone, without Spark and without a bus."""
 
+import json
+from datetime import date
+
+import msgspec
 import pytest
 
 from busway.spark.endpoints import lost_text
-from busway.spark.lake import continuity
-from busway.spark.lake.plan import confirm_damage, plan, with_archive_advice
-from busway.spark.lake.table_log.commits import Commit, Covered, File, Snapshot, decode, encode
+from busway.spark.lake.coverage import Covered, File, LakeError, Snapshot, decode, differences
+from busway.spark.lake.plan import confirm_damage, jumped, plan, with_archive_advice
 from busway.spark.ranges import Available, Range
-from busway.spark.source import history
 
 AGAIN = 1 << 40
 
 
 def archived(*ranges: Covered) -> Snapshot:
-    snapshot = Snapshot()
-    snapshot.apply(Commit(number=1, time=0.0, kind="archive", ranges=ranges))
-    return snapshot
+    return Snapshot(1, covered={one.place: one for one in ranges})
 
 
 def test_a_stream_that_has_lost_some_keeps_no_other_from_being_archived() -> None:
@@ -36,8 +36,7 @@ def test_a_stream_that_has_lost_some_keeps_no_other_from_being_archived() -> Non
 
 def test_only_streams_that_lack_something_are_damaged() -> None:
     covered = [Covered("b", name, 0, 10, lost=2, damaged=name != "t") for name in ("s", "t", "u")]
-    added = [File("p", name, "d", rows, 1, (0, 9), (0, 0)) for name, rows in (("s", 4), ("s", 4), ("u", 7))]
-    assert [one.damaged for one in confirm_damage(covered, added)] == [False, False, True]
+    assert [one.damaged for one in confirm_damage(covered, {"s": 8, "u": 7})] == [False, False, True]
 
 
 def test_the_source_has_other_advice() -> None:
@@ -57,12 +56,10 @@ def test_a_stream_in_memory_that_began_anew_has_lost_nothing_that_is_known(fail:
     assert covered.start == AGAIN
     assert found.lost == ()
     assert "began anew at offset 1099511627776" in found.warnings[0]
-    assert decode(encode(Commit(number=2, time=0.0, kind="archive", ranges=(covered,))), Commit, "").ranges == (
-        covered,
-    )
-    snapshot.apply(Commit(number=2, time=0.0, kind="archive", ranges=(covered,)))
-    assert snapshot.covered["b", "m"] == Covered("b", "m", 0, AGAIN + 7, lost=3, jumped=AGAIN - 50)
-    assert plan(snapshot, [Available("b", "m", AGAIN + 2, AGAIN + 9)], 1000, fail=True).warnings == ()
+    state = snapshot.state("id", ("**",), (covered,), {"m": 7}, {})
+    assert state.covered == (Covered("b", "m", 0, AGAIN + 7, lost=3, jumped=AGAIN - 50),)
+    later = archived(*state.covered)
+    assert plan(later, [Available("b", "m", AGAIN + 2, AGAIN + 9)], 1000, fail=True).warnings == ()
 
 
 def test_what_it_has_lost_since_then_counts() -> None:
@@ -77,24 +74,38 @@ def test_what_it_has_lost_since_then_counts() -> None:
     [(0, 0, 0), (5, 9, 0), (9, 5, 0), (5, AGAIN, AGAIN - 5), (AGAIN + 5, 3 * AGAIN + 1, 2 * AGAIN - 5), (AGAIN, AGAIN + 5, 0)],
 )  # fmt: skip
 def test_how_far_a_stream_jumped(end: int, first: int, jump: int) -> None:
-    assert continuity.jumped(end, first) == jump
+    assert jumped(end, first) == jump
 
 
-def test_a_table_goes_on_behind_the_jump() -> None:
-    assert history._begin(archived(Covered("b", "m", 0, 50)), Available("b", "m", AGAIN, AGAIN + 7)) == AGAIN
-    assert history._begin(archived(Covered("b", "m", 0, 50)), Available("b", "m", 60, 70)) == 50
+def test_a_range_that_does_not_continue_the_archive_is_refused() -> None:
+    with pytest.raises(LakeError, match="'s' ends at offset 10, so it can't go on at 12"):
+        archived(Covered("b", "s", 0, 10)).state("id", (), (Covered("b", "s", 12, 20),), {}, {})
 
 
-def test_a_file_is_left_out_only_if_no_broker_may_have_something_in_it() -> None:
-    a, b, other = ("a", "s"), ("b", "s"), ("b", "t")
-    file = File("p", "s", "d", 1, 1, (10, 20), (0, 0))
-    places = frozenset({a, b, other})
-    Selected = history.Selected  # noqa: N806
-    assert Selected(places=places).may_have(file)
-    assert Selected({a: 50, other: 50}, places=places).may_have(file)
-    assert Selected({a: 50, b: 20}, places=places).may_have(file)
-    assert not Selected({a: 50, b: 21}, places=places).may_have(file)
-    assert Selected({}, {a: 5, other: 5}, places=places).may_have(file)
-    assert Selected({}, {a: 5, b: 11}, places=places).may_have(file)
-    assert not Selected({}, {a: 5, b: 10}, places=places).may_have(file)
-    assert not Selected({a: 50}, places=frozenset({a})).may_have(file)
+def test_the_metadata_of_a_commit_survives_json() -> None:
+    state = archived(Covered("b", "s", 0, 10, lost=1)).state("id", ("a/**",), (), {"s": 9}, {"s": ("Order",)}, 5.0)
+    assert decode(json.loads(msgspec.json.encode(state)), "x") == state
+    for damaged, text in (
+        ({"version": 9}, "version 9"),
+        ({"version": 1}, "damaged metadata"),
+        ("x", "damaged metadata"),
+    ):
+        with pytest.raises(LakeError, match=text):
+            decode(damaged, "x")
+
+
+def test_rows_that_others_changed_are_named_by_stream() -> None:
+    found = differences("L", {"s": 10, "t": 5, "u": 1}, {"s": 7, "t": 6, "u": 1}, ["version 7 (DELETE)"])
+    assert [text.partition(":")[0] for text in found] == [
+        "the lake L lacks 3 messages of the stream 's'",
+        "the lake L has 1 rows too many of the stream 't'",
+    ]
+    assert "version 7 (DELETE)" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "begin", "end", "may"),
+    [((10, 20), 0, 10, False), ((10, 20), 0, 11, True), ((10, 20), 20, 30, True), ((10, 20), 21, 30, False), (None, 0, 1, True)],
+)  # fmt: skip
+def test_a_file_is_left_out_by_its_offsets(offsets: tuple[int, int] | None, begin: int, end: int, may: bool) -> None:
+    assert File("p", "s", date(2026, 1, 31), 1, 1, offsets).may_have(begin, end) is may

@@ -7,14 +7,19 @@ import json
 from itertools import count
 from types import SimpleNamespace
 
+import msgspec
+import polars as pl
 import pytest
 from typer.testing import CliRunner
 
 import busway
 from busway.cli.app import app
-from busway.spark import NeedsSpark, connect, session
+from busway.spark import NeedsSpark, connect, session, typed
 from busway.spark.lake.archive import archive
+from busway.spark.lake.delta_table import Lake
 from busway.spark.lake.table import sql, views
+from busway.spark.typed import declared
+from tests.support.spark.bus import served
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]  # starting Spark is part of the first test
 
@@ -133,3 +138,53 @@ def test_a_folder_and_a_bus_at_once_are_refused(folder, monkeypatch):
     monkeypatch.delenv("BUSWAY_URL", raising=False)
     done = CliRunner().invoke(app, ["lake", "sql", "SELECT 1", "--path", str(folder), "--url", "tcp://127.0.0.1:1"])
     assert done.exit_code == 2
+
+
+class Order(busway.Protocol, prefix="typed"):
+    id: int
+    amount: float
+
+
+class NewOrder(busway.Protocol, prefix="typed"):
+    id: int
+    amount: float
+    vip: bool = False
+
+
+def test_typed_columns_are_columns_of_their_stream(spark, tmp_path):
+    """Also after a field was added, for archived and for live messages."""
+    with served(tmp_path / "data") as bus:
+        bus.stream("typed")
+        given = {"url": bus.url}
+        lake = str(tmp_path / "lake")
+
+        def ask(query, **options):
+            return [tuple(row) for row in sql(spark, query, options, lake).collect()]
+
+        bus.bus.publish_many("typed/a", [Order(id=1, amount=1.5), Order(id=2, amount=2.0)], durable=True)
+        bus.bus.publish("typed/a", b"no order", durable=True)
+        archive(spark, lake, url=bus.url, streams=["typed"], types=[Order], once=True)
+        assert ask("SELECT sum(amount) FROM typed") == [(3.5,)]
+        bus.bus.publish("typed/a", Order(id=3, amount=10.0), durable=True)
+        assert ask("SELECT sum(amount), count(*), count(reason) FROM typed", **given) == [(13.5, 4, 1)]
+
+        changed = declared(NewOrder)
+        changed = msgspec.structs.replace(changed, name="Order")
+        bus.bus.publish_many("typed/a", [{"id": 4, "amount": 100, "vip": True}, {"id": "x"}], durable=True)
+        archive(spark, lake, url=bus.url, streams=["typed"], types=[changed], once=True)
+        bus.bus.publish("typed/a", NewOrder(id=5, amount=1000.0, vip=True), durable=True)
+        assert ask("SELECT sum(amount), count_if(vip) FROM typed", **given) == [(1113.5, 2)]
+        assert ask("SELECT sum(amount), count_if(vip) FROM typed") == [(113.5, 1)]
+        # The name of a column of all messages stays that column: id is the id of the message.
+        assert ask("SELECT sum(Order.id), count_if(length(id) = 32) FROM typed") == [(10, 6)]
+        assert ask("SELECT payload FROM typed WHERE reason IS NOT NULL ORDER BY offset LIMIT 1") == [(b"no order",)]
+        Lake(lake).optimize()
+        assert ask("SELECT sum(amount), count_if(vip) FROM typed") == [(113.5, 1)]
+        assert pl.scan_delta(lake).select(pl.col("Order").struct.field("amount").sum()).collect().item() == 113.5
+        wrong = msgspec.structs.replace(
+            declared(NewOrder), name="Order", type=typed.Node(fields={"id": typed.Node("string")})
+        )
+        with pytest.raises(typed.TypeConflict, match=r"Order.id is bigint in the lake, and string"):
+            archive(spark, lake, url=bus.url, streams=["typed"], types=[wrong], once=True)
+        bus.bus.publish("typed/a", b"{}", durable=True)
+        assert archive(spark, lake, url=bus.url, streams=["typed"], once=True).rows == 2  # the lake knows its types

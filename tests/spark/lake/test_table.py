@@ -12,12 +12,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from busway._core import Selection, check_pattern
 from busway.spark.lake.archive import Progress, archive
-from busway.spark.lake.compact import compact
-from busway.spark.lake.table import table
-from busway.spark.lake.table_log.commits import LakeError
-from busway.spark.options import read_options
-from busway.spark.source import history
+from busway.spark.lake.coverage import LakeError
+from busway.spark.lake.table import matching, table
+from busway.spark.lake.upkeep import optimize, vacuum
+from busway.spark.options import OptionError, read_options
+from busway.spark.source import tail
 from tests.support.spark import lakes
 from tests.support.spark.bus import Served, served
 
@@ -80,33 +81,43 @@ def test_archive_and_live_are_one_table(spark: SparkSession, bus: Served, name: 
     publish(bus, name, 50)
     known |= {message.offset: message for some in bus.bus.stream(name).read(1000) for message in some}
     place = bus.options(kind)
-    everything = table(spark, str(tmp_path), streams=[name], **place)
 
-    def source(**more: str) -> DataFrame:
-        return spark.read.format("busway").options(history=str(tmp_path), streams=name, **place, **more).load()
+    def read(**more: Any) -> DataFrame:
+        return table(spark, str(tmp_path), streams=[name], **place, **more)
 
-    for frame in (everything, source()):
-        assert rows(frame) == [(at, one.topic, one.sequence, one.payload, one.id) for at, one in sorted(known.items())]
+    everything = read()
+    assert rows(everything) == [(at, one.topic, one.sequence, one.payload, one.id) for at, one in sorted(known.items())]
     assert offsets(table(spark, str(tmp_path), streams=[name])) == list(range(1000))
-    assert offsets(source(startingOffsets=json.dumps({name: 1100}))) == []  # nothing there is no error
-    assert offsets(spark.read.format("busway").options(streams=name, startingOffsets="latest", **place).load()) == []
+    plan = everything._jdf.queryExecution().toString()
+    assert "FileScan parquet" in plan
+    assert "BatchScan busway" in plan
 
-    narrow = source(topics=f"{name}/*/x", columns="sequence,offset")
+    narrow = read(topics=[f"{name}/*/x"], columns=["sequence", "offset"])
     assert narrow.columns == ["sequence", "offset"]
     assert offsets(narrow) == [*range(500, 1000), *range(1050, 1100)]
-    few = source(startingOffsets=json.dumps({name: 990}), endingOffsets=json.dumps({name: 1010}))
-    assert offsets(few) == list(range(990, 1010))
-    assert offsets(source(startingOffsets=json.dumps({name: 1020}))) == list(range(1020, 1100))
-    stored = {row["offset"]: row["stored"] for row in source(columns="offset,stored").collect()}
+    assert offsets(read(topics=[f"re:{name}/b.*"])) == [*range(500, 1000), *range(1050, 1100)]
+    assert offsets(everything.where("offset >= 990 AND offset < 1010")) == list(range(990, 1010))
+    stored = {row["offset"]: row["stored"].replace(tzinfo=UTC) for row in read(columns=["offset", "stored"]).collect()}
     for at in (700, 1030):  # archived, and live
         moment = stored[at]
         after = [one for one in sorted(stored) if stored[one] >= moment]
-        told = moment.astimezone(UTC).isoformat()
         assert 0 < len(after) < 1100
-        assert offsets(source(startingTimestamp=told)) == after
-        assert offsets(source(endingTimestamp=told)) == sorted(set(stored) - set(after))
-    chosen = table(spark, str(tmp_path), topics=[f"{name}/a"], streams=[name], **place)
-    assert offsets(chosen) == [*range(500), *range(1000, 1050)]
+        assert offsets(read(since=moment)) == after
+        assert offsets(read(until=moment)) == sorted(set(stored) - set(after))
+    assert offsets(read(since=datetime.now(UTC) + timedelta(days=2))) == []
+    assert offsets(read(topics=[f"{name}/a"])) == [*range(500), *range(1000, 1050)]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a/**", "**", "*", "**/b", "a/**/b", "*/b/**", "a", "a/*", "**/**", "a/**/**/b", "**/b/**", "a.b/+", "re:a/[bc]"]
+)  # fmt: skip
+def test_topics_are_matched_as_the_bus_does(spark: SparkSession, pattern: str) -> None:
+    topics = ["", "a", "b", "a/b", "a/c", "a/b/c", "a/c/b", "x/a/b", "ab", "a/bb", "a.b/+", "a/c/d/b", "b/a"]
+    frame = spark.createDataFrame([(topic,) for topic in topics], "topic string")
+    known = Selection(check_pattern(pattern), b"")
+    assert sorted(row[0] for row in matching(frame, [pattern]).collect()) == sorted(
+        topic for topic in topics if known.covers(topic)
+    )
 
 
 def test_a_lake_of_some_topics_has_no_live_ones_of_others(
@@ -116,14 +127,9 @@ def test_a_lake_of_some_topics_has_no_live_ones_of_others(
     publish(bus, name, 10)
     archive(spark, str(tmp_path), url=bus.url, streams=[name], topics=[f"{name}/a"], once=True)
     publish(bus, name, 10)
-    given = bus.options("url") | {"history": str(tmp_path), "streams": name}
-    wanted = [*range(10), *range(20, 30)]
-    for options in (given, given | {"topics": f"{name}/**", "columns": "offset"}, given | {"topics": f"{name}/*,x"}):
-        read = read_options(options)
-        planned = history.partitions(read)
-        found = [at for task in planned for batch in history.read(read, task) for at in batch["offset"].to_pylist()]
-        assert sorted(found) == wanted
-    assert offsets(table(spark, str(tmp_path), url=bus.url, streams=[name])) == wanted
+    for topics in (["**"], [f"{name}/**"], [f"{name}/*", "x"]):
+        found = table(spark, str(tmp_path), url=bus.url, streams=[name], topics=topics)
+        assert offsets(found) == [*range(10), *range(20, 30)]
 
 
 @pytest.mark.parametrize("kind", ["url", "path"])
@@ -133,13 +139,15 @@ def test_what_leaves_while_it_is_read_comes_from_the_archive(
     publish(bus, name, 10)
     once(spark, bus, name, tmp_path)
     publish(bus, name, 1000)
-    given = bus.options(kind) | {"history": str(tmp_path), "streams": name, "columns": "offset", "minPartitions": "2"}
-    options = read_options(given | {"topics": f"{name}/a,{name}/none"})
-    planned = history.partitions(options)
+    given = bus.options(kind) | {"behind": str(tmp_path), "streams": name, "columns": "offset", "minPartitions": "2"}
+    start = {"startingOffsets": json.dumps({bus.guid: {name: 20}})}
+    options = read_options(given | start | {"topics": f"{name}/a,{name}/none"})
+    planned = tail.partitions(options)
     once(spark, bus, name, tmp_path)
     assert bus.forget(name, 256) > 1000
-    found = [at for task in planned for batch in history.read(options, task) for at in batch["offset"].to_pylist()]
-    assert sorted(found) == [*range(10), *range(20, 1020)]
+    for again in (planned, tail.partitions(options)):  # planned before the messages left, and after
+        found = [at for task in again for batch in tail.read(options, task) for at in batch["offset"].to_pylist()]
+        assert sorted(found) == list(range(20, 1020))
 
 
 def test_what_is_neither_archived_nor_live(spark: SparkSession, bus: Served, tmp_path: Path) -> None:
@@ -161,9 +169,15 @@ def test_a_lake_that_is_none(spark: SparkSession, bus: Served, name: str, tmp_pa
     with pytest.raises(LakeError, match="is not a lake"):
         table(spark, str(tmp_path / "none"))
     with pytest.raises(PySparkException, match="is not a lake"):
-        spark.read.format("busway").options(url=bus.url, history=str(tmp_path / "none")).load().count()
+        spark.read.format("busway").options(url=bus.url, behind=str(tmp_path / "none")).load().count()
+    with pytest.raises(PySparkException, match=r"no option 'history' \(busway.spark.table"):
+        spark.read.format("busway").options(url=bus.url, history=str(tmp_path)).load()
     publish(bus, name, 1)
     once(spark, bus, name, tmp_path)
+    with pytest.raises(OptionError, match="no option startingOffsets: use since"):
+        table(spark, str(tmp_path), url=bus.url, options={"startingOffsets": "{}"})
+    with pytest.raises(ValueError, match="no column 'none'"):
+        table(spark, str(tmp_path), columns=["none"])
     with pytest.raises(LakeError, match="no stream 'nothing'"):
         table(spark, str(tmp_path), streams=["nothing"])
     with pytest.raises(PySparkException, match="neither the bus nor the lake has a stream 'nothing'"):
@@ -173,14 +187,14 @@ def test_a_lake_that_is_none(spark: SparkSession, bus: Served, name: str, tmp_pa
 def test_it_is_what_was_published_while_everything_changes(
     spark: SparkSession, bus: Served, name: str, tmp_path: Path
 ) -> None:
-    """Messages are published, archived, put together and removed meanwhile."""
+    """Messages are published, archived, merged (OPTIMIZE) and removed meanwhile."""
     stop, errors = threading.Event(), list[BaseException]()
     sent: list[int] = [0]
 
     def work() -> None:
         try:
             archive(
-                spark, str(tmp_path), url=bus.url, streams=[name], interval=0.0, stop=stop, compact_below=1 << 20,
+                spark, str(tmp_path), url=bus.url, streams=[name], interval=0.0, stop=stop, optimize_below=1 << 20,
                 progress=lambda _: bus.forget(name, 256),
             )  # fmt: skip
         except BaseException as error:
@@ -211,7 +225,8 @@ def test_it_is_what_was_published_while_everything_changes(
         for thread in threads:
             thread.join()
     assert errors == []
-    compact(spark, str(tmp_path))
+    optimize(str(tmp_path))
+    vacuum(str(tmp_path), keep="1h")
     everything = rows(table(spark, str(tmp_path), url=bus.url, streams=[name]))
     assert [row[:4] for row in everything] == published(name, sent[0])
     assert bus.bus.stream(name).info().first > 2000

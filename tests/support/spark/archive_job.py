@@ -12,7 +12,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from busway.spark.lake import archive
-from busway.spark.lake.table_log.folder import Lake
+from busway.spark.lake.delta_table import Lake
 
 
 def told(owner: Any, name: str) -> None:
@@ -32,9 +32,13 @@ def main(lake: str, url: str, stream: str) -> None:
     jvm: Any = gateway.jvm
     there = jvm.JavaSparkContext.fromSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
     spark = SparkSession(SparkContext(gateway=gateway, jsc=there, conf=SparkConf(_jconf=there.getConf())))
-    for owner, name in ((archive.Archiver, "_write"), (archive.Archiver, "_follow"), (Lake, "_move"), (Lake, "commit")):
-        told(owner, name)
-    archive.archive(spark, lake, url=url, streams=[stream], interval=0.0, compact_below=1 << 20, grace=0.0)
+    for owner, names in (
+        (archive.Archiver, ("_write", "_move_channels")),
+        (Lake, ("place", "commit", "optimize", "vacuum")),
+    ):
+        for name in names:
+            told(owner, name)
+    archive.archive(spark, lake, url=url, streams=[stream], interval=0.0, optimize_below=1 << 20, keep=0.0)
 
 
 if __name__ == "__main__":

@@ -1,44 +1,32 @@
-"""Reads a lake without Busway: the files that its commits name, counted by pyarrow."""
+"""Reads a lake without Busway and without Spark, as any other reader of Delta does."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-
-def commits(lake: Path) -> list[dict[str, Any]]:
-    return [
-        json.loads(file.read_bytes())
-        for file in sorted((lake / "commits").glob("[0-9]*.json"))
-        if ".all." not in file.name
-    ]
+from deltalake import DeltaTable
 
 
 def named(lake: Path) -> list[Path]:
-    """The files that are part of the lake."""
-    there: dict[str, None] = {}
-    for commit in commits(lake):
-        for path in commit["removed"]:
-            del there[path]
-        there |= dict.fromkeys(file["path"] for file in commit["added"])
-    return [lake / "data" / path for path in there]
+    """The files that are part of the table."""
+    return [Path(uri) for uri in DeltaTable(lake).file_uris()]
 
 
 def on_disk(lake: Path) -> list[Path]:
-    return sorted((lake / "data").rglob("*.parquet"))
+    """All Parquet files that are no staging files and no checkpoints."""
+    return sorted(file for file in lake.rglob("*.parquet") if not file.relative_to(lake).parts[0].startswith("_"))
 
 
 def rows(lake: Path) -> list[dict[str, Any]]:
-    """All of them, in the order of streams and offsets."""
-    files = named(lake)
-    if not files:
-        return []
-    table = pa.concat_tables([pq.ParquetFile(file).read() for file in files])
-    found: list[dict[str, Any]] = table.to_pylist()
+    """All rows, in the order of streams and offsets."""
+    found: list[dict[str, Any]] = DeltaTable(lake).to_pyarrow_table().to_pylist()
     return sorted(found, key=lambda row: (row["broker"], row["stream"], row["offset"]))
+
+
+def commits(lake: Path) -> list[dict[str, Any]]:
+    """The metadata of the archive in each commit that has rows or ranges, the oldest first."""
+    found = [entry["busway"] for entry in DeltaTable(lake).history() if "busway" in entry]
+    return [state for state in reversed(found) if state["ranges"]]
 
 
 def repeated(found: list[dict[str, Any]]) -> list[Any]:

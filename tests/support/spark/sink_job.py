@@ -87,7 +87,7 @@ def follow(spark: SparkSession, folder: str, url: str, drain: bool) -> None:
     query = (write.trigger(availableNow=True) if drain else write).start()
     if not drain:  # both at once, so that a kill meets both
         threading.Thread(target=end_with, args=[query], daemon=True).start()
-        archive(spark, f"{folder}/lake", url=url, streams=["in", "out"], interval=0.2, compact_below=1 << 20, grace=1.0)
+        archive(spark, f"{folder}/lake", url=url, streams=["in", "out"], interval=0.2, optimize_below=1 << 20, keep=0.0)
     query.awaitTermination()
     archive(spark, f"{folder}/lake", url=url, streams=["in", "out"], once=True)
     report = audit(table_of(spark, f"{folder}/lake"))

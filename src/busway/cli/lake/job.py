@@ -288,9 +288,9 @@ def spark_job(verb: Callable[..., None]) -> Callable[..., None]:
     return _flagged(verb, tuple(_FLAGS))
 
 
-def lake_job(verb: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a verb that needs a lake and Spark, but no bus."""
-    return _flagged(verb, ("lake", "master", "conf", "debug", "quiet"))
+def table_job(verb: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a verb that needs only a lake."""
+    return _flagged(verb, ("lake", "debug", "quiet"))
 
 
 def plain_job(verb: Callable[..., None]) -> Callable[..., None]:

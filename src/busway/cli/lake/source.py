@@ -81,11 +81,20 @@ class Selection:
 
     def table(self, spark: "SparkSession", job: Job, columns: Sequence[str]) -> "DataFrame":
         """Return the selected rows of the bus or folder, of the archive, or of both if both are given."""
-        if job.lake and not job.has_source:
-            return self._archived(spark, job.lake, columns)
-        options = {**job.options, "columns": ",".join(columns)}
         if job.lake:
-            options["history"] = job.lake
+            from busway.spark.lake.table import table
+
+            return table(
+                spark,
+                job.lake,
+                streams=self.streams,
+                topics=self.topics or ("**",),
+                columns=columns,
+                since=self.since,
+                until=self.until,
+                options=job.options if job.has_source else {},
+            )
+        options = {**job.options, "columns": ",".join(columns)}
         for name, several in (("streams", self.streams), ("topics", self.topics)):
             if several:
                 options[name] = json.dumps(several)
@@ -93,19 +102,6 @@ class Selection:
             if time is not None:
                 options[name] = time.isoformat()
         return spark.read.format("busway").options(**options).load()
-
-    def _archived(self, spark: "SparkSession", lake: str, columns: Sequence[str]) -> "DataFrame":
-        from pyspark.sql import functions as f
-
-        from busway.spark.lake.table import table
-        from busway.spark.lake.topic_filter import matching
-
-        rows = table(spark, lake, streams=self.streams)
-        if self.since is not None:
-            rows = rows.where(f.col("stored") >= f.lit(self.since))
-        if self.until is not None:
-            rows = rows.where(f.col("stored") < f.lit(self.until))
-        return (matching(rows, self.topics) if self.topics else rows).select(*columns)
 
 
 def _moment(name: str, text: str) -> datetime:

@@ -49,11 +49,12 @@ def lake_table(
     if sum((count, out is not None, json, csv)) > 1:
         raise typer.BadParameter("--count, --out, --json and --csv exclude each other")
     selection = Selection.of(stream, topic, None, None)
-    chosen = _columns(columns)
+    chosen = None if columns is None else tuple(name.strip() for name in columns.split(","))
+    if twice := [name for name in chosen or () if (chosen or ()).count(name) > 1]:
+        raise typer.BadParameter(f"--columns: {twice[0]!r} is given twice; give each column once")
 
     def work(spark: "SparkSession", bar: Bar) -> None:
         from busway.spark.lake.table import table
-        from busway.spark.options import COLUMNS
 
         bar.say("reading")
         rows = table(
@@ -61,11 +62,12 @@ def lake_table(
             lake,
             streams=selection.streams,
             topics=selection.topics or ("**",),
-            columns=chosen if where is None else COLUMNS,
+            columns=chosen if where is None else None,
             options=job.options if job.has_source else {},
         )
         if where is not None:
-            rows = rows.where(where).select(*chosen)
+            rows = rows.where(where)
+            rows = rows if chosen is None else rows.select(*chosen)
         if limit is not None:
             rows = rows.limit(limit)
         if count:
@@ -80,15 +82,3 @@ def lake_table(
             as_table(rows, limit, bar, quiet=job.quiet)
 
     job.run(work)
-
-
-def _columns(text: str | None) -> tuple[str, ...]:
-    from busway.spark.options import COLUMNS
-
-    chosen = tuple(name.strip() for name in text.split(",")) if text else COLUMNS
-    for index, name in enumerate(chosen):
-        if name not in COLUMNS:
-            raise typer.BadParameter(f"--columns: there is no column {name!r}; choose among {', '.join(COLUMNS)}")
-        if name in chosen[:index]:
-            raise typer.BadParameter(f"--columns: {name!r} is given twice; give each column once")
-    return chosen

@@ -1,23 +1,29 @@
 """Table of a lake: the archived messages and the live messages behind them, without gaps or repeats.
 
-The public functions are table() and sql(); `busway lake table` and `sql` call them.
+The public functions are table() and sql(); `busway lake table` and `sql` call them. Spark's own Parquet reader reads the
+files of a version of the Delta table, and the source reads newer messages from the bus.
 """
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import reduce
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, functions as f
 
+from busway._core import Selection, check_pattern
+from busway.spark import typed
 from busway.spark.columns import ddl
 from busway.spark.endpoints import Endpoints
-from busway.spark.lake.table_log.commits import LakeError
-from busway.spark.lake.table_log.folder import DATA, Lake
-from busway.spark.lake.topic_filter import matching
-from busway.spark.options import COLUMNS, read_options
+from busway.spark.lake.coverage import File, LakeError, Snapshot
+from busway.spark.lake.delta_table import Lake
+from busway.spark.options import COLUMNS, OptionError, read_options
 from busway.spark.ranges import to_json
+
+ALL: Final = "**"
 
 
 def table(
@@ -27,57 +33,109 @@ def table(
     url: str = "",
     path: str = "",
     streams: Sequence[str] = (),
-    topics: Sequence[str] = ("**",),
-    columns: Sequence[str] = COLUMNS,
+    topics: Sequence[str] = (ALL,),
+    columns: Sequence[str] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Return the archived messages and the live messages of a bus (`url`) or data folders (`path`), if one is given.
 
-    The table has the messages that exist at the call. `options` are further options of the source, such as
-    `startingTimestamp`. Messages that are neither archived nor live raise DataLoss (option `failOnDataLoss`).
+    The table has the messages that exist at the call, in the columns of the source and the typed columns of the lake.
+    `since` and `until` limit the time of storing. `options` are further options of the source, such as `ca`. Messages
+    that are neither archived nor live raise DataLoss, and messages that another program removed from the lake raise
+    LakeError (option `failOnDataLoss`).
     """
     opened = Lake(lake)
-    if not opened.exists():
-        raise LakeError(f"{lake} is not a lake, because it has no commits: give the folder of an archive")
-    given = dict(options or {}) | {name: text for name, text in (("url", url), ("path", path)) if text}
-    if streams:
-        given["streams"] = json.dumps(list(streams))
-    given |= {"columns": json.dumps(list(columns)), "history": opened.path() if opened.local else opened.name}
-    chosen = tuple(topics) != ("**",)
-    if chosen:
-        given["topics"] = json.dumps(list(topics))  # a pattern may have a comma
-    live = {"url", "path"} & {name.lower() for name in given}
-    if live and (chosen or any(name.lower().startswith(("starting", "ending")) for name in given)):
-        return spark.read.format("busway").options(**given).load()
-    # Spark's own Parquet reader is fastest. The source reads the rest, also messages that are archived during the read.
     snapshot = opened.snapshot()
-    archived_streams = {stream for _, stream in snapshot.covered}
-    for name in streams:
-        if not live and name not in archived_streams:
-            raise LakeError(
-                f"the lake {lake} has no stream {name!r}; its streams are: {', '.join(sorted(archived_streams)) or 'none'}"
-            )
-    files = [file.path for file in snapshot.files.values() if not streams or file.stream in streams]
-    archived = None
-    if files or not live:
-        rows = _parquet(spark, opened, files) if files else spark.createDataFrame([], ddl(COLUMNS))
-        archived = (matching(rows, topics) if chosen else rows).select(*columns)
-    if not live:
-        assert archived is not None
-        return archived
-    ends = {place: part.end for place, part in snapshot.covered.items() if not streams or place[1] in streams}
-    given["startingOffsets"] = json.dumps(to_json(ends))
-    rest = spark.read.format("busway").options(**given).load()
-    return rest if archived is None else archived.unionByName(rest)
+    given = dict(options or {}) | {name: text for name, text in (("url", url), ("path", path)) if text}
+    if bounds := [name for name in given if name.lower().startswith(("starting", "ending"))]:
+        raise OptionError(
+            f"a table has no option {bounds[0]}: use since and until, or a condition of the column offset"
+        )
+    live = bool({"url", "path"} & {name.lower() for name in given})
+    snapshot.check_unchanged(fail=not live or read_options(given).fail_on_data_loss)
+    archived = {stream for _, stream in snapshot.covered}
+    if not live and (unknown := [name for name in streams if name not in archived]):
+        names = ", ".join(sorted(archived)) or "none"
+        raise LakeError(f"the lake {lake} has no stream {unknown[0]!r}; its streams are: {names}")
+    types = typed.load(snapshot.types)
+    known = (*COLUMNS, *typed.names(types))
+    chosen = known if columns is None else tuple(columns)
+    if wrong := [name for name in chosen if name not in known]:
+        raise ValueError(f"there is no column {wrong[0]!r}; choose among {', '.join(known)}")
+    condition = _between(since, until)
+    files = [
+        file
+        for file in snapshot.files
+        if (not streams or file.stream in streams)
+        and (since is None or file.date >= since.astimezone(UTC).date())
+        and (until is None or file.date <= until.astimezone(UTC).date())
+    ]
+    rows = _parquet(spark, opened, files, types) if files else None
+    if live:
+        ends = {place: part.end for place, part in snapshot.covered.items() if not streams or place[1] in streams}
+        needed = {*chosen, "stored", *(() if tuple(topics) == (ALL,) else ("topic",))}
+        given |= {
+            "behind": opened.path() if opened.local else opened.name,
+            "startingOffsets": json.dumps(to_json(ends)),
+            "topics": json.dumps(list(topics)),  # a pattern may have a comma
+            "columns": json.dumps([name for name in COLUMNS if name in needed]),
+            **({"streams": json.dumps(list(streams))} if streams else {}),
+            **({"types": snapshot.types} if needed & set(typed.names(types)) else {}),
+        }
+        rest = spark.read.format("busway").options(**given).load()
+        rows = rest if rows is None else rows.select(*rest.columns).unionByName(rest)
+    elif rows is None:
+        rows = spark.createDataFrame([], ", ".join((ddl(COLUMNS), *typed.ddl(types))))
+    return matching(rows.where(condition), topics).select(*chosen)
 
 
-def _parquet(spark: SparkSession, lake: Lake, files: Sequence[str]) -> DataFrame:
+def _between(since: datetime | None, until: datetime | None) -> Column:
+    found = f.lit(True) if since is None else f.col("stored") >= f.lit(since)
+    return found if until is None else found & (f.col("stored") < f.lit(until))
+
+
+def _parquet(spark: SparkSession, lake: Lake, files: Sequence[File], types: Sequence[typed.Declared]) -> DataFrame:
+    """Return a scan of files by Spark's Parquet reader, which prunes columns and partitions and pushes filters down."""
+    schema = ", ".join((ddl(COLUMNS), *typed.ddl(types), "`date` date"))
+    folders: dict[str, list[str]] = {}
+    for file in files:  # a lake that was upgraded has files in a folder of their own
+        folders.setdefault(file.path.rpartition("stream=")[0].rstrip("/"), []).append(lake.uri(file.path))
     try:
-        return spark.read.schema(ddl(COLUMNS)).parquet(*(lake.uri(DATA, path) for path in files))
-    except AnalysisException:
-        if missing := lake.lacking(files):
-            raise lake.missing(missing) from None
-        raise
+        frames = [
+            spark.read.schema(schema).option("basePath", lake.uri(*([base] if base else []))).parquet(*uris)
+            for base, uris in folders.items()
+        ]
+    except AnalysisException as error:
+        raise (lake.lacking(files) or error) from None
+    return reduce(DataFrame.unionByName, frames)
+
+
+def matching(df: DataFrame, patterns: Sequence[str]) -> DataFrame:
+    """Return the rows whose topics match one of the patterns."""
+    if ALL in patterns:
+        return df
+    if not any(pattern.startswith("re:") for pattern in patterns):
+        return df.where(reduce(Column.__or__, [_matches(check_pattern(pattern)) for pattern in patterns]))
+    # Java has other regular expressions than the bus, so the driver matches all distinct topics.
+    known = [Selection(pattern, b"") for pattern in patterns]
+    topics = (row["topic"] for row in df.select("topic").distinct().toLocalIterator())
+    chosen = [(topic,) for topic in topics if any(pattern.covers(topic) for pattern in known)]
+    return df.join(df.sparkSession.createDataFrame(chosen, "topic string"), "topic", "left_semi").select(*df.columns)
+
+
+def _matches(pattern: str) -> Column:
+    """Return the condition of topics that match a pattern with wildcards. Parquet files are pruned by its beginning."""
+    topic = f.col("topic")
+    begin = pattern.partition("*")[0]
+    if begin == pattern:
+        return topic == pattern
+    # Each segment with its slash, so that ** may be none.
+    segments = {"*": "[^/]+/", "**": "(?:[^/]+/)*"}
+    found = "".join(segments.get(part) or f"{re.escape(part)}/" for part in pattern.split("/"))
+    whole = f.when(topic == "", "").otherwise(f.concat(topic, f.lit("/")))
+    return topic.startswith(begin.rpartition("/")[0]) & whole.rlike(f"^{found}$")
 
 
 EVERYTHING: Final = "messages"
@@ -123,8 +181,27 @@ def sql(spark: "SparkSession", query: str, options: Mapping[str, str], lake: str
             )
         if lake:
             rows = table(spark, lake, streams=streams, options=options)
+            if streams:
+                rows = _with_fields(rows, Lake(lake).snapshot(), streams[0])
         else:
             given = dict(options) | ({"streams": json.dumps(streams)} if streams else {})
             rows = spark.read.format("busway").options(**given).load()
         rows.createOrReplaceTempView(view)
     return spark.sql(query)
+
+
+def _with_fields(rows: DataFrame, snapshot: Snapshot, stream: str) -> DataFrame:
+    """Add the fields of the typed columns of a stream as columns, unless a column has the name already."""
+    fields: dict[str, list[tuple[Column, str]]] = {}
+    for one in typed.load(snapshot.types):
+        for name, node in one.type.fields.items() if one.name in snapshot.typed.get(stream, ()) else ():
+            fields.setdefault(name.lower(), []).append(
+                (f.col(f"`{one.name}`.`{name}`").alias(name), typed.spark_type(node))
+            )
+    taken = {name.lower() for name in rows.columns}
+    added = [
+        f.coalesce(*(column for column, _ in some)).alias(name)
+        for name, some in fields.items()
+        if name not in taken and len({kind for _, kind in some}) == 1
+    ]
+    return rows.select("*", *added)

@@ -8,10 +8,10 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from busway.spark.columns import conform
 from busway.spark.endpoints import DataLoss, Endpoints, lost_text
 from busway.spark.options import Bound, OptionError, Options
 from busway.spark.ranges import Available, Place, Range, split
+from busway.spark.typed import Decoder, load
 
 log = logging.getLogger("busway.spark")
 
@@ -122,7 +122,7 @@ class Task(InputPartition):
 
 def read(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     """Yield the matching messages of a task, in the columns and types of Spark."""
-    columns = options.columns
+    decoder = Decoder(load(options.types), options.columns)
     with Endpoints(options, task.place) as endpoints:
-        for batch in endpoints.read(task.part, options.topics, columns, fail=options.fail_on_data_loss):
-            yield conform(batch, columns)
+        for batch in endpoints.read(task.part, options.topics, decoder.needed, fail=options.fail_on_data_loss):
+            yield decoder.convert(batch)

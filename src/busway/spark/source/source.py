@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busway.spark import columns
+from busway.spark import columns, typed
 from busway.spark.endpoints import Endpoints
 from busway.spark.options import OptionError, Options, read_options
 from busway.spark.sink.sink import SinkMixin
-from busway.spark.source import history, plan
+from busway.spark.source import plan, tail
 from busway.spark.source.stream_reader import StreamReader
 
 
@@ -28,7 +28,8 @@ class BuswaySource(SinkMixin, DataSource):
 
     def schema(self) -> str:
         """Return the schema. load() calls it, so that wrong options raise there."""
-        return columns.ddl(read_options(self.options).columns)
+        options = read_options(self.options)
+        return ", ".join((columns.ddl(options.columns), *typed.ddl(typed.load(options.types))))
 
     def reader(self, schema: StructType) -> "Reader":
         return Reader(_options(self.options, schema))
@@ -53,19 +54,20 @@ class Reader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        if self._options.history:
-            return history.partitions(self._options)
+        if self._options.behind:
+            return tail.partitions(self._options)
         with Endpoints(self._options) as endpoints:
             return [plan.Task(part, endpoints.names[part.broker]) for part in plan.batch(self._options, endpoints)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # Spark adds an empty partition to a read without partitions
             return iter(())
-        if self._options.history:
-            return history.read(self._options, partition)
+        if self._options.behind:
+            return tail.read(self._options, partition)
         return plan.read(self._options, partition)
 
 
 def _options(given: Mapping[str, str], schema: StructType) -> Options:
     """Return the options with the columns of the user's schema, or of the option columns."""
-    return replace(read_options(given), columns=columns.chosen(schema))
+    options = read_options(given)
+    return replace(options, columns=columns.chosen(schema, typed.names(typed.load(options.types))))

@@ -34,8 +34,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError(
                 "endingOffsets and endingTimestamp are for batch reads: leave them out, or use read instead of readStream"
             )
-        if options.history:
-            raise OptionError("the option history is for batch reads: leave it out, or use read instead of readStream")
+        if options.behind:
+            raise OptionError("the option behind is for batch reads: leave it out, or use read instead of readStream")
         self._options = options
         self._open: Endpoints | None = None
         self._target: dict[Place, int] | None = None
