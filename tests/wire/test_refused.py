@@ -70,7 +70,7 @@ async def test_the_server_refuses(net: Net, refusal: page.Refusal) -> None:
 def test_every_truncation_waits_for_the_rest() -> None:
     """A frame that isn't complete does nothing, and is handled as soon as it is."""
     for vector in VECTORS.values():
-        if vector.way != "→" or vector.name.startswith(("hello", "close")):
+        if vector.way != "→" or vector.name.startswith(("hello", "login", "close")):
             continue
         hub = Hub()
         client = Raw(hub, 5)

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from busway import _core, errors
+from busway.authority.login import Claim, context
+from busway.authority.passwords import Cost, prove
 from busway.broker.channels import frames
 from busway.client.services.errors import described
 from busway.fields import compile_where, encode_fields
@@ -118,6 +120,15 @@ def written(made: _core.Session) -> bytes:
     return b"" if view is None else bytes(view)
 
 
+def proof_of(name: str) -> bytes:
+    """The map of the LOGIN that answers this CHALLENGE with the password of the page."""
+    challenge = msgspec.msgpack.decode(VECTORS[name].data[8:])
+    nonce, cost = challenge.pop("nonce"), Cost(**challenge)
+    claim = Claim("alice", "password", bytes(range(0x30, 0x40)))
+    proof, _ = prove("secret", cost, context(claim, ALICE, nonce))
+    return msgspec.msgpack.encode({"proof": proof})
+
+
 def timeless(data: bytes) -> bytes:
     """The frames with the time of every message as on the page."""
     out = []
@@ -153,6 +164,7 @@ WRITES: dict[tuple[str, ...], tuple[int, int, Callable[[_core.Session], Any]]] =
     # names -> (session, numbers taken before, the call)
     ("hello-alice",): (ALICE, 0, lambda made: made.hello(map_of("hello-alice"))),
     ("hello-bob",): (BOB, 0, lambda made: made.hello(map_of("hello-bob"))),
+    ("login",): (ALICE, 0, lambda made: made.login(proof_of("challenge"))),
     ("subscribe",): (ALICE, 0, lambda made: made.subscribe(1, "price/*")),
     ("subscribe-all",): (ALICE, 1, lambda made: made.subscribe(2, "re:price/.+", group="desk", flags=1, policy=1)),
     ("topic-eth", "publish"): (BOB, 0, sends_topic_first(wire.PUBLISH, "price/eth", b"3012.5", flags=wire.CONFIRM)),
@@ -277,6 +289,7 @@ def feed(made: _core.Session, name: str) -> list[tuple[Any, ...]]:
 TOLD = msgspec.msgpack.encode([["west", "tcp://10.0.0.1:7420"], ["east", "tcp://10.0.0.2:7420"]])
 READS: dict[str, tuple[Any, ...]] = {
     "welcome-alice": (_core.EVENT_WELCOME, 1),
+    "challenge": (_core.EVENT_CHALLENGE, VECTORS["challenge"].data[8:]),
     "result-1": (_core.EVENT_RESULT, 1, 0, 0, ""),
     "result-confirm": (_core.EVENT_RESULT, 1, 0, 1, ""),
     "result-no-consumer": (_core.EVENT_RESULT, 8, 44, 0, ""),
