@@ -9,6 +9,7 @@ from busway.errors import Rejected
 from busway.settings import Settings
 from busway.testing.simulation.world import PORT, SCHEME, Node, World
 from tests.simulation.checker.cluster import RunFacts, agree
+from tests.simulation.checker.epochs import Epochs
 from tests.simulation.checker.final_read import until
 from tests.simulation.checker.final_read_cluster import NAME, Survey, missing_links, wrong_interest
 from tests.simulation.faults.plan import DISK, KINDS, LOSSES, MIRROR
@@ -33,6 +34,11 @@ _FAR: Final = 120.0
 
 async def run(scenario: Scenario, count: int) -> list[str]:
     """Run the scenario. Return violated guarantees besides the problems in the history."""
+    with Epochs(scenario.world) as epochs:
+        return [*await _run(scenario, count), *epochs.problems()]
+
+
+async def _run(scenario: Scenario, count: int) -> list[str]:
     world, chance, ledger = scenario.world, scenario.chance, scenario.ledger
     scenario.configure_network()
     world.network.spread = min(chance.choice((1.0, 3.0, 30.0)), _LONGEST / world.network.delay)
