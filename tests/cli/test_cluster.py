@@ -6,8 +6,10 @@ import signal
 import pytest
 
 import busway
-from tests.support.mirrored import hurry
+from busway.broker.streams import set_aside
+from busway.broker.streams.folder import read
 from tests.support.net import until
+from tests.support.promotion import whole
 
 
 @pytest.fixture
@@ -44,11 +46,11 @@ async def test_no_cluster(shell):
     assert "busway serve --cluster" in done.notes
 
 
-async def test_help_tells_how_it_ends_and_who_may_take(shell):
+async def test_help_tells_how_it_ends_and_who_may_promote(shell):
     done = await shell.run("cluster", "--help")
-    text = " ".join(done.out.decode().split())
-    assert "Exit code 1: the broker is in no cluster" in text
-    assert "Any client of the mirror may use --take" in text
+    assert "Exit code 1: the broker is in no cluster" in " ".join(done.out.decode().split())
+    done = await shell.run("cluster", "promote", "--help")
+    assert "Any client of the mirror may do this" in " ".join(done.out.decode().split())
 
 
 async def test_one_of_each(shell):
@@ -78,7 +80,8 @@ async def test_a_mirror_that_is_started_again_without_its_node(shell, tmp_path, 
     async with node(tmp_path, "east", mirror_of="west") as east:
         await until(lambda: east._hub.peers.members.replication.replica._report_missing_at is None)
         assert f"mirror of {guid[:8]}, not linked, backlog unknown" in await summary(shell, east)
-        assert (await findings(shell, east))["cluster"]["text"] == "shop, 1 node"
+        told = (await findings(shell, east))["cluster"]["text"]
+        assert told.startswith(f"shop, 1 node; the channels of {guid[:8]} wait: start it")
     assert "no node with that name" not in caplog.text
 
 
@@ -139,7 +142,6 @@ async def summary(shell, server):
 
 def node(folder, name, *known, **more):
     place = busway.Cluster(name="shop", servers=[one.addresses[0] for one in known], **more)
-    hurry(place, 0.8)
     return busway.serve("tcp://127.0.0.1:0", name=name, data=folder / name, cluster=place)
 
 
@@ -159,21 +161,69 @@ async def test_mirrors(shell, tmp_path):
         lines = await summary(shell, west)
         assert "mirrored by east, 0 behind" in lines
         assert "waits for its mirror orders" in lines
-        assert "delivers from its own channels" in lines
-        assert "take-overs 0" in lines
         assert "mirror of west, linked, 0 behind" in await summary(shell, east)
         assert "not mirrored orders: acknowledged without a mirror; start one with --mirror-of" in await summary(
             shell, south
         )
         told = (await findings(shell, south))["cluster"]
         assert (told["state"], told["text"]) == ("warn", "shop, 3 nodes; no mirror has the stream orders")
-        await until(lambda: east._hub.peers.members.ownership._heir.ready(west.guid))
+        await whole(east, west)
         await west.stop()
-        await until(lambda: east._hub.peers.members.ownership.takeovers == 1)
         lines = await summary(shell, east)
         assert "mirror of west, not linked, backlog unknown" in lines
-        assert "delivers for west" in lines
-        assert "take-overs 1" in lines
+        waits = f"the channels of west wait: start it, or 'busway cluster promote {west.guid[:8]}' here"
+        assert any(waits in line for line in lines)
+        assert waits in (await findings(shell, east))["cluster"]["text"]
+
+
+async def test_promoting_a_mirror(shell, tmp_path):
+    async with node(tmp_path, "west") as west, node(tmp_path, "east", west, mirror_of="west") as east:
+        async with west.connect() as bus:
+            await bus.create_stream("orders", ["orders/**"])
+            await bus.publish("orders/1", b"1", durable=True)
+            await whole(east, west)
+        url = east.addresses[0]
+        for name, why in {"west": "runs and owns these streams: stop it first", "south": "has copies here"}.items():
+            done = await shell.run("cluster", "promote", name, "--url", url)
+            assert (done.code, done.out) == (1, b"")
+            assert why in " ".join(done.notes.split())
+        await west.stop()
+        done = await shell.run("cluster", "promote", "west", "--json", "--url", url)
+        assert done.code == 0
+        found = json.loads(done.out)
+        assert found == {"guid": west.guid, "epoch": 2, "streams": ["default", "orders"], "missing": []}
+        assert "owns west since epoch 2" in await summary(shell, east)
+        told = await shell.run("cluster", "promote", "west", "--url", url)
+        assert "owns the streams of west" in " ".join(told.notes.split())
+
+
+async def test_recovering_what_was_set_aside(shell, tmp_path):
+    async with node(tmp_path, "west") as west, west.connect() as bus:
+        done = await shell.run("stream", "recover", "--url", west.addresses[0])
+        assert (done.code, done.out) == (0, b"")
+        assert "nothing is set aside" in done.notes
+        await bus.create_stream("orders", ["orders/**"])
+        for number in range(5):
+            await bus.publish("orders/1", str(number), durable=True)
+        guid = west.guid
+    stream = tmp_path / "west" / "streams" / "orders"
+    set_aside.put(tmp_path / "west", stream, read(stream), guid, 3, 5)
+    async with node(tmp_path, "west") as west, west.connect() as bus:
+        url = ("--url", west.addresses[0])
+        done = await shell.run("stream", "recover", "--json", *url)
+        (aside,) = map(json.loads, done.lines)
+        assert (aside["stream"], aside["count"]) == ("orders", 2)
+        assert "orders 2 3 5" in " ".join((await shell.run("stream", "recover", *url)).out.decode().split())
+        assert "2 records that only this node has are set aside" in (await findings(shell, west))["cluster"]["text"]
+        done = await shell.run("stream", "recover", aside["folder"], "--json", *url)
+        assert [json.loads(line)["payload"] for line in done.lines] == ["3", "4"]
+        async with bus.subscribe("orders/**") as orders:
+            done = await shell.run("stream", "recover", aside["folder"], "--publish", *url)
+            assert done.code == 0
+            assert "2 messages published again" in done.notes
+            assert [(await orders.recv(timeout=60)).text for _ in range(2)] == ["3", "4"]
+        done = await shell.run("stream", "recover", "--publish", *url)
+        assert done.code == 2
 
 
 async def test_a_node_to_be_mirrored_that_nobody_has_seen(shell, tmp_path, caplog, monkeypatch):
@@ -258,44 +308,6 @@ async def test_why_a_mirror_is_behind(shell, tmp_path, monkeypatch):
             why = "1 behind; default can't be mirrored: the disk of the mirror is too full"
             assert any(f"mirrored by east, {why}" in line for line in await summary(shell, west))
             assert any(f"mirror of west, linked, {why}" in line for line in await summary(shell, east))
-
-
-async def test_what_is_wrong_with_mirrors(shell, tmp_path):
-    """Times that differ, and messages that wait in a copy, until somebody says that their node never comes again."""
-    async with node(tmp_path, "west") as west, node(tmp_path, "east", west, mirror_of="west") as east:
-        hurry(slow := busway.Cluster(name="shop", servers=west.addresses), 1.6)
-        async with (
-            east.connect() as bus,
-            bus.subscribe("$bus/cluster/*") as happens,
-            busway.serve("tcp://127.0.0.1:0", name="south", cluster=slow) as south,
-        ):
-            while (event := await happens.recv(timeout=60)).fields["kind"] != "takeover_differs":
-                pass
-            assert event.fields["node"] == "south"
-            assert "takeover 0.8 s here, 1.6 s at south: set the same --takeover at all nodes" in await summary(
-                shell, east
-            )
-            assert "takeover is 0.8 s here and 1.6 s at south" in (await findings(shell, east))["cluster"]["text"]
-            async with west.connect() as there:
-                await there.create_stream("orders", ["orders/**"])
-                async with there.channel("orders", "work", window=1):
-                    await there.publish("orders/1", b"1", durable=True)
-                    await until(lambda: east._hub.peers.members.ownership._heir.ready(west.guid))
-            await south.stop()
-            await west.stop()
-            while (event := await happens.recv(timeout=60)).fields["kind"] != "copy_waits":
-                pass
-            told = f"1 message in orders of the failed node west ({west.guid[:8]}): this node was started again"
-            assert any(told in line for line in await summary(shell, east))
-            assert told in (await findings(shell, east))["cluster"]["text"]
-            url = east.addresses[0]
-            done = await shell.run("cluster", "--take", "south", "--url", url)
-            assert done.code == 1
-            assert f"there are copies of: {west.guid[:8]}" in done.notes
-            done = await shell.run("cluster", "--take", "west", "--url", url)
-            assert (done.code, done.out) == (0, b"")
-            await until(lambda: east._hub.peers.members.ownership.takeovers == 1)
-            assert "delivers for west" in await summary(shell, east)
 
 
 async def test_what_a_node_lacks(shell):

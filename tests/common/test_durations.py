@@ -82,7 +82,7 @@ def test_settings_take_each_form() -> None:
     assert Settings(heartbeat="1m", drain=timedelta(seconds=2)) == Settings(heartbeat=60.0, drain=2.0)
     assert Buffer(age="1h").age == 3600.0
     assert Http(address="127.0.0.1:0", call="2s").call == 2.0
-    assert Cluster(mirror_wait="2s", takeover=timedelta(minutes=1)) == Cluster(mirror_wait=2.0, takeover=60.0)
+    assert Cluster(mirror_wait=timedelta(minutes=1)) == Cluster(mirror_wait=60.0)
     assert Mount(request="2s").request == 2.0
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,15 @@ from busway.client.connection.registration import Registrant
 from busway.client.durable.publisher import DurablePublisher
 from busway.client.reclaim import Reclaim
 from busway.client.subscriptions.read_positions import ReadPositions
-from busway.cluster.failover.standby import Standby
 from busway.cluster.members.dialer import Dialer
 from busway.cluster.members.membership import Membership
 from busway.cluster.mesh import Mesh
+from busway.cluster.promotion.owners import Owners
+from busway.cluster.promotion.promotion import Promotion
 from busway.cluster.replicated_map import ReplicatedMap
 from busway.cluster.replication.messages import Word
 from busway.cluster.replication.primary import Primary, Sending
+from busway.cluster.replication.progress_state import ProgressState
 from busway.cluster.retained.replica import RetainedReplica
 from busway.cluster.streams.provider import StreamProvider
 from busway.cluster.streams.remote import RemoteStreams
@@ -39,7 +40,7 @@ from busway.errors import BusError
 from busway.testing.simulation.disk import Disk
 from busway.testing.simulation.world import World
 from tests.simulation import KINDS, Report, simulate
-from tests.simulation.faults.plan import CLUSTER
+from tests.simulation.faults.plan import CLUSTER, OVERTHROWN, REPLACED
 from tests.simulation.runs.cluster import LATE, MIRRORS, SKEW, UNEVEN
 
 SEEDS = 50
@@ -283,13 +284,6 @@ def take_for_sent(self: Primary) -> None:
         sending.sent = sending.have = sending.log.written
 
 
-def keep_back(self: Standby, guid: str, _conn: int, then: Callable[[], None]) -> None:
-    """A node that is back does not hear what became of its channels."""
-    self._release(guid)
-    self.marks.back(guid)
-    then()
-
-
 WITH_MIRRORS: dict[str, tuple[Any, str, Any, list[str], str]] = {
     "what is acknowledged is not at the mirror": (
         Primary,
@@ -306,12 +300,20 @@ WITH_MIRRORS: dict[str, tuple[Any, str, Any, list[str], str]] = {
         ["mirrored node without power"],
         "acknowledged and lost",
     ),
-    "what was done at a mirror is not given back": (
-        Standby,
-        "give_back",
-        keep_back,
-        ["mirror restarted while standing in"],
-        "had acknowledged it",
+    "a promotion has the same epoch": (
+        Owners,
+        "next_epoch",
+        lambda self, guid: self.get(guid).epoch,
+        [REPLACED],
+        "own the streams of",
+    ),
+    "a replaced node goes on": (Promotion, "_step_down", nothing, [OVERTHROWN], "own the streams of"),
+    "an acknowledgement does not wait for the mirror": (
+        ProgressState,
+        "note",
+        nothing,
+        [OVERTHROWN],
+        "is acknowledged under the epoch 1",
     ),
     "copies stay behind": (Primary, "part", nothing, ["link reset"], "of which 0 are the same"),
 }

@@ -10,11 +10,6 @@ from tests.support.cluster import FAST, Cluster
 from tests.support.net import eventually
 
 
-def hurry(place, takeover):
-    """Less than a cluster takes: links here end at once, and not by silence."""
-    object.__setattr__(place, "takeover", takeover)
-
-
 class Mirrored(Cluster):
     """A node `a` and its mirror `b`, each with a data folder; both can be stopped and started again."""
 
@@ -23,14 +18,13 @@ class Mirrored(Cluster):
         self.folder = folder
         self.ports = {}
 
-    async def node(self, name, *, mirror_of=None, wait=60.0, data=True, takeover=0.8):
+    async def node(self, name, *, mirror_of=None, wait=60.0, data=True):
         servers = [
             busway.cluster.members.servers_file.Listed(f"tcp://127.0.0.1:{port}", reconnect=FAST)
             for other, port in self.ports.items()
             if other != name
         ]
         place = busway.Cluster(name="test", servers=servers, mirror_of=mirror_of, mirror_wait=wait)
-        hurry(place, takeover)
         server = busway.serve(
             f"tcp://127.0.0.1:{self.ports.get(name, 0)}",
             name=name,

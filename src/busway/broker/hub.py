@@ -53,7 +53,10 @@ class Hub:
         stores: Mapping[str, str] | None = None,
         nodes: "Callable[[Hub], Peers] | None" = None,
         authority: Authority | None = None,
+        restart: Callable[[], object] = lambda: None,
     ) -> None:
+        """`restart` ends all connections and starts the broker again."""
+        self.restart = restart
         runtime = Runtime(self, settings, name, guid, fields=fields, folder=folder, clustered=nodes is not None)
         self.runtime = runtime
         self.loop, self.engine, self.settings = runtime.loop, runtime.engine, settings

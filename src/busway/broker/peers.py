@@ -78,9 +78,6 @@ class Members:
     async def stop(self) -> None:
         """The broker is about to stop: open no further links."""
 
-    def clients_gone(self) -> None:
-        """The clients have left, and the links are about to end."""
-
     async def end(self) -> None:
         """All connections have ended."""
 
@@ -99,9 +96,9 @@ class Members:
         """Counters of the cluster."""
         return {}
 
-    def take_over(self, node: str) -> dict[str, Any]:
-        """Deliver from the channels of a node that will never come back. Raises Rejected."""
-        raise Rejected(f"this broker is in no cluster, so it can't take over the channels of node {node!r}")
+    async def promote(self, node: str, *, force: bool) -> dict[str, Any]:
+        """Own the streams of a failed node from now on. Raises Rejected."""
+        raise Rejected(f"this broker is in no cluster, so it can't own the streams of node {node!r}")
 
     def knows(self, guid: str) -> bool:
         """Whether a broker is a node of this cluster, linked or not."""
@@ -202,10 +199,6 @@ class ChannelPeers(Definitions):
 
     def changed(self, stream: str, name: str, settings: dict[str, Any] | None, start: tuple[str, Any] | None) -> None:
         """A channel was made or changed, or it was removed; and its start position at other nodes, if it is new."""
-
-    def owns(self, guid: str) -> bool:
-        """Whether this broker alone delivers from its own channels (guid empty), or from those of a node it replaces."""
-        return True
 
     async def survey(self, stream: str, channel: str | None) -> "list[NodeAnswer]":
         """Each other node's figures of one channel, or of all of a stream."""

@@ -27,7 +27,7 @@ from busway.common import environment
 from busway.common.checks import check_timeout, check_type
 from busway.common.durations import Duration
 from busway.common.options import takes_options
-from busway.errors import Closed, Code, LocalProtocolError
+from busway.errors import BusError, Closed, Code, LocalProtocolError
 from busway.fields import Fields, encode_fields
 from busway.settings import TLS, Settings
 from busway.streams import StreamConfig
@@ -80,7 +80,9 @@ class Server:
         doors: Sequence[Callable[["Server"], Door]] = (),
         exposure: Exposure = CLOSED,
         users: str | PathLike[str] | None = None,
+        settle: Callable[[Path, str], str] = lambda folder, guid: guid,  # noqa: ARG005
     ) -> None:
+        """`settle` gives up what other brokers own now, before the data folder is read. It returns the broker's guid."""
         check_type("name", name, str, "a str")
         check_type("settings", settings, (Settings, NoneType), "a busway.Settings or None")
         check_type("tls", tls, (TLS, NoneType), "a busway.TLS or None")
@@ -103,6 +105,8 @@ class Server:
         self.authority = Authority(None if users is None else Path(users))
         self._exposure = replace(exposure, users=users is not None)
         self._nodes = nodes
+        self._settle = settle
+        self._make_doors = tuple(doors)
         self._doors = [make(self) for make in doors]
         self._open: list[Door] = []
         self._asked: list[Address] = [parse(address) for address in addresses]
@@ -114,6 +118,7 @@ class Server:
         self._serving = False
         self._stopped = asyncio.Event()
         self._stopping: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
         self._deadline = math.inf
 
     async def start(self) -> Self:
@@ -121,6 +126,9 @@ class Server:
         if self._begun:
             raise LocalProtocolError("this server has been started already; create a new one")
         self._begun = True
+        return await self._start()
+
+    async def _start(self) -> Self:
         try:
             await self._refuse_exposed()
             found = await self._open_data()
@@ -135,6 +143,7 @@ class Server:
                 stores=self._stores,
                 nodes=self._nodes,
                 authority=self.authority,
+                restart=self._restart_soon,
             )
             self._hub = hub
             await hub.streams.open(clustered=self._nodes is not None)
@@ -285,6 +294,8 @@ class Server:
         A second call while it drains can only shorten the time.
         """
         seconds = check_timeout("drain", self.settings.drain if drain is None else drain, forever=False)
+        if self._restarting is not None:
+            await asyncio.wait([self._restarting])
         if self._hub is None or self._stopped.is_set():
             return
         self._deadline = min(self._deadline, self._hub.loop.time() + seconds)
@@ -309,7 +320,36 @@ class Server:
         if self._data is not None:
             self._data.close()
 
+    def _restart_soon(self) -> None:
+        """Another broker owns the streams of this one: end all connections, and start again with what is left."""
+        if self._stopping is None and self._restarting is None and self._hub is not None:
+            self._restarting = asyncio.create_task(self._restart(self._hub), name="busway restart")
+
+    async def _restart(self, hub: Hub) -> None:
+        self._serving = False
+        addresses = self.bound
+        self._deadline = hub.loop.time()
+        await self._end(hub)
+        self._deadline, self._hub = math.inf, None
+        self._listeners, self._asked = [], [parse(address) for address in addresses]
+        self._doors = [make(self) for make in self._make_doors]
+        if self._data is None:
+            self.guid = f"{environment.randbits(128):032x}"
+        try:
+            await self._start()
+        except BusError as error:
+            log.error("bus %s can't start again: %s", self.name, error)  # noqa: TRY400, needs no traceback
+            self._stopped.set()
+        finally:
+            self._restarting = None
+
     async def _stop(self, hub: Hub) -> None:
+        try:
+            await self._end(hub)
+        finally:
+            self._stopped.set()
+
+    async def _end(self, hub: Hub) -> None:
         try:
             self._close_listeners()
             await self._close_doors(hub)
@@ -324,7 +364,6 @@ class Server:
             await self._wait_for_clients(hub)
             if any(session.node for session in hub.everyone):
                 await self._drain(hub, links=True)
-            hub.peers.members.clients_gone()
             hub.flush()
             _part(hub, links=True)
             await self._wait_until_empty(hub, min(_GOODBYE, max(self._deadline - hub.loop.time(), 0.1)))
@@ -339,7 +378,6 @@ class Server:
             await self._wait_until_empty(hub, 1.0)  # for connection_lost() of aborted sessions
             await hub.peers.members.end()
             await self._close_data()
-            self._stopped.set()
 
     async def _close_doors(self, hub: Hub) -> None:
         """Close the doors in reverse order. An error of one is logged."""
@@ -355,9 +393,9 @@ class Server:
         if self._data is None:
             return []
         self._data.open()
-        if (guid := self._data.guid()) is not None:
-            self.guid = guid
-        else:
+        known = self._data.guid()
+        self.guid = self._settle(self._data.path, known or self.guid)
+        if known != self.guid:
             self._data.remember(self.guid)
         self._pins = pin_journal(self._data.path)
         return await self._pins.start()

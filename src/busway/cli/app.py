@@ -18,7 +18,7 @@ from busway.cli.channels.channel import (
 )
 from busway.cli.channels.dead_letters import channel_dead, channel_redrive
 from busway.cli.channels.take import take
-from busway.cli.cluster import cluster
+from busway.cli.cluster import cluster, cluster_promote
 from busway.cli.common import flags
 from busway.cli.common.flags import Command, Group
 from busway.cli.doctor import doctor
@@ -38,7 +38,7 @@ from busway.cli.reply import reply
 from busway.cli.req import req
 from busway.cli.retained import kept, pin, post, unpin
 from busway.cli.serve.command import serve
-from busway.cli.stream import stream_create, stream_info, stream_list, stream_remove, stream_update
+from busway.cli.stream import stream_create, stream_info, stream_list, stream_recover, stream_remove, stream_update
 from busway.cli.sub import sub
 from busway.cli.user.commands import (
     user_add,
@@ -93,14 +93,18 @@ for verb in (
     mount,
     fusebus,
     info,
-    cluster,
     bench,
     doctor,
 ):
     app.command(verb.__name__, cls=Command)(flags.with_environment(verb))
 
+nodes = typer.Typer(name="cluster", cls=Group)
+nodes.callback(invoke_without_command=True)(flags.with_environment(cluster))
+nodes.command("promote", cls=Command)(flags.with_environment(cluster_promote))
+app.add_typer(nodes)
+
 stream = typer.Typer(name="stream", help="Manage streams, which store messages.", no_args_is_help=True, cls=Group)
-for verb in (stream_list, stream_info, stream_create, stream_update, stream_remove):
+for verb in (stream_list, stream_info, stream_create, stream_update, stream_remove, stream_recover):
     stream.command(verb.__name__.removeprefix("stream_"), cls=Command)(flags.with_environment(verb))
 app.add_typer(stream)
 

@@ -1,9 +1,13 @@
-"""`busway cluster`: shows the nodes of a cluster as one broker sees them. `busway doctor` shares its texts."""
+"""`busway cluster`: shows the nodes of a cluster as one broker sees them, and promotes a mirror.
+
+`busway doctor` shares its texts.
+"""
 
 import contextlib
 import time
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 
 import busway
@@ -13,6 +17,8 @@ from busway.cli.common.tables import elapsed, pairs, rows
 
 _EVERY: Final = 2.0
 """Seconds between two reports of --watch without a cluster event."""
+_PROMOTE: Final = 30.0
+"""Seconds for a promotion, which asks all linked nodes."""
 _LINK: Final = {
     "messages_in": "in",
     "messages_out": "out",
@@ -27,38 +33,22 @@ _ALONE: Final = "this broker is in no cluster; start it with 'busway serve --clu
 @linked
 def cluster(
     link: Link,
+    context: typer.Context,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show the cluster again at each change, and every two seconds.")
     ] = False,
-    take: Annotated[
-        str | None,
-        typer.Option(
-            "--take",
-            metavar="NODE",
-            help="Declare that this node never comes back. The broker, which must be its mirror, then delivers from its channels.",
-        ),
-    ] = None,
     json: flags.Json = False,
 ) -> None:
     """Show the nodes of the broker's cluster and the links to them.
 
-    Exit code 1: the broker is in no cluster, can't be reached or refuses --take; 2: a flag is wrong; 130: Ctrl-C.
-    Any client of the mirror may use --take.
+    Exit code 1: the broker is in no cluster or can't be reached; 2: a flag is wrong; 130: Ctrl-C.
 
     busway cluster --watch
     """
-
-    async def take_over(node: str) -> None:
-        async with link.connect(reconnect=False) as bus:
-            found = (await bus.request("$bus/cluster/take", node)).json()
-        guid = found["guid"][:8]
-        shown = f"node {guid}" if found["guid"].startswith(node) else f"{node} ({guid})"
-        terminal.note(f"the broker now delivers from the channels of {shown}")
+    if context.invoked_subcommand is not None:
+        return
 
     async def look() -> None:
-        if take is not None:
-            await take_over(take)
-            return
         async with link.connect(reconnect=watch) as bus:
             if not watch:
                 _show(await _ask(bus), json=json)
@@ -71,6 +61,45 @@ def cluster(
                         await events.recv(timeout=_EVERY)
 
     terminal.run(look)
+
+
+@linked
+def cluster_promote(
+    link: Link,
+    node: Annotated[
+        str,
+        typer.Argument(
+            help="The failed node: its name, or the beginning of its guid.", show_default=False, metavar="NODE"
+        ),
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Promote although the copy may be incomplete, as the broker has reported.")
+    ] = False,
+    json: flags.Json = False,
+) -> None:
+    """Make a mirror the owner of a failed node's streams and channels. Ask the mirror (--url).
+
+    Exit code 1: the mirror refuses, since the node runs or the copy may be incomplete. Stop the node first: one that
+    runs without links to the others goes on until it is linked again. Any client of the mirror may do this.
+
+    busway cluster promote srv1 --url tcp://srv2:7420
+    """
+
+    async def promote() -> None:
+        async with link.connect(reconnect=False) as bus:
+            question = msgspec.json.encode({"node": node, "force": force})
+            found = (await bus.request("$bus/cluster/promote", question, timeout=_PROMOTE)).json()
+        if json:
+            terminal.record(found)
+            return
+        for missing in found["missing"]:
+            terminal.note(f"may be missing: {missing}")
+        terminal.note(
+            f"the broker owns the streams of {node} ({found['guid'][:8]}) since epoch {found['epoch']}: "
+            f"{', '.join(found['streams']) or 'none'}"
+        )
+
+    terminal.run(promote)
 
 
 async def _ask(bus: busway.Bus) -> dict[str, Any]:
@@ -130,7 +159,7 @@ def lacks(definition: dict[str, Any]) -> str:
 
 
 def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """Return the lines about mirrors and take-overs. There are none if the node has no mirror and is no mirror."""
+    """Return the lines about mirrors and promotions. There are none if the node has no mirror and is no mirror."""
     lines: dict[str, Any] = {}
     if of := found["mirror_of"]:
         state = f"linked, {of['behind']} behind" if of["linked"] else "not linked, backlog unknown"
@@ -147,18 +176,30 @@ def _mirroring(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
         lines["waits for its mirror"] = ", ".join(waits)
     if alone := unmirrored(found):
         lines["not mirrored"] = f"{', '.join(alone)}: acknowledged without a mirror; start one with --mirror-of"
-    if found["waits"]:
-        lines["waits in mirrors"] = "; ".join(waits_of(found, names))
-    if other := differing(found, names):
-        lines["takeover"] = f"{found['takeover']:g} s here, {', '.join(other)}: set the same --takeover at all nodes"
-    if not (lines or found["takeovers"]) and found["hands_out"]:
-        return {}
-    lines["delivers"] = (
-        "from its own channels" if found["hands_out"] else "not from its own channels: its mirror may deliver"
-    )
-    if found["stands_in_for"]:
-        lines["delivers for"] = ", ".join(names.get(guid) or guid[:8] for guid in found["stands_in_for"])
-    return lines | {"take-overs": found["takeovers"]}
+    if texts := ownership_of(found, names):
+        lines["channels"] = "; ".join(texts)
+    if found["owns"]:
+        lines["owns"] = ", ".join(f"{_named(one['guid'], names)} since epoch {one['epoch']}" for one in found["owns"])
+    return lines
+
+
+def ownership_of(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:
+    """Describe channels that no node delivers from, and records that are set aside."""
+    texts = []
+    if mirroring["awaits"]:
+        mirrors = ", ".join(_named(guid, names) for guid in mirroring["awaits"])
+        texts.append(f"this node's channels wait for its mirror {mirrors}, which may have been promoted: start it")
+    texts += [
+        f"the channels of {_named(guid, names)} wait: start it, or 'busway cluster promote {guid[:8]}' here"
+        for guid in mirroring["waiting"]
+    ]
+    if count := sum(aside["count"] for aside in mirroring["set_aside"]):
+        texts.append(f"{count} records that only this node has are set aside: see 'busway stream recover'")
+    return texts
+
+
+def _named(guid: str, names: dict[str, str]) -> str:
+    return names.get(guid) or guid[:8]
 
 
 def unmirrored(mirroring: dict[str, Any]) -> list[str]:
@@ -177,20 +218,6 @@ def troubles_of(mirror: dict[str, Any]) -> list[str]:
         if stream["trouble"]:
             streams.setdefault(stream["trouble"], []).append(name)
     return [f"{', '.join(names)} can't be mirrored: {why}" for why, names in streams.items()]
-
-
-def differing(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:
-    """Describe the nodes whose takeover time differs from that of the broker."""
-    return [f"{time:g} s at {names.get(guid) or guid[:8]}" for guid, time in mirroring["takeover_differs"].items()]
-
-
-def waits_of(mirroring: dict[str, Any], names: dict[str, str]) -> list[str]:
-    """Describe the messages of failed nodes that this mirror has but may not deliver."""
-    return [
-        f"{backlog['messages']} message{'s' * (backlog['messages'] != 1)} in {', '.join(backlog['streams'])} of the failed node "
-        f"{names.get(backlog['guid']) or 'without a name'} ({backlog['guid'][:8]}): {backlog['why']}"
-        for backlog in mirroring["waits"]
-    ]
 
 
 def _node(node: dict[str, Any], now: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import busway
-from busway.cli.cluster import differing, lacks, reason, troubles_of, unmirrored, waits_of
+from busway.cli.cluster import lacks, ownership_of, reason, troubles_of, unmirrored
 from busway.cli.common import flags, terminal, values
 from busway.cli.common.advice import advice
 from busway.cli.common.connect import Link, linked
@@ -236,8 +236,7 @@ async def _cluster(bus: busway.Bus) -> Finding:
             for why in troubles_of(entry)
         ),
         *(f"as a mirror: {why}" for why in (troubles_of(mirroring["mirror_of"]) if mirroring["mirror_of"] else ())),
-        *(f"waiting in a mirror: {entry}" for entry in waits_of(mirroring, names)),
-        *(f"takeover is {mirroring['takeover']:g} s here and {entry}" for entry in differing(mirroring, names)),
+        *ownership_of(mirroring, names),
         *_lacks(found["lacking"]),
         *(
             []

@@ -1,17 +1,22 @@
-"""`busway stream list|info|create|update|remove`: manage streams. Called by busway.cli.app."""
+"""`busway stream list|info|create|update|remove|recover`: manage streams. Called by busway.cli.app."""
 
+import struct
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
+import busway
+from busway._core import block_messages
 from busway.cli.channels import channel
 from busway.cli.common import flags, terminal, values
 from busway.cli.common.connect import Link, linked
+from busway.cli.common.output import renderer
 from busway.cli.common.tables import ordered, pairs, rows
+from busway.client.streams.reader import HEAD, PATIENCE
 from busway.common.durations import seconds
 from busway.streams import Safety, Store, StreamInfo
 
@@ -222,6 +227,72 @@ def stream_remove(
         terminal.run(look)
         _confirm(found[0])
     terminal.run(remove)
+
+
+@linked
+def stream_recover(
+    link: Link,
+    folder: Annotated[
+        str | None,
+        typer.Argument(
+            help="A folder of the list; without it the list is printed.", show_default=False, metavar="FOLDER"
+        ),
+    ] = None,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Publish these messages again, durable and to their topics.")
+    ] = False,
+    json: flags.Json = False,
+) -> None:
+    """List, print or publish again the records that only a replaced node had.
+
+    They were set aside when the node returned after the promotion of its mirror. Nothing removes them: delete the
+    folder in the data folder of the broker when they are not needed any more.
+
+    busway stream recover set-aside/3f2a9c1b3f2a9c1b3f2a9c1b3f2a9c1b/orders --publish
+    """
+
+    async def run() -> None:
+        async with link.connect(reconnect=False) as bus:
+            if folder is None:
+                found = (await bus.request("$bus/stream/aside", timeout=PATIENCE)).json()["aside"]
+                _print_aside(found, json=json)
+                return
+            count = 0
+            async for messages in _records(bus, folder):
+                count += len(messages)
+                if publish:
+                    for message in messages:
+                        await bus.publish(message.topic, message.payload, fields=message.fields, durable=True)
+                else:
+                    await terminal.stream(render(messages, 0))
+            terminal.note(f"{count} message{'s' * (count != 1)}{' published again' * publish}")
+
+    render = renderer(raw=False, json=json, format=None)
+    if publish and folder is None:
+        raise typer.BadParameter("--publish needs the folder of the records: see 'busway stream recover'")
+    terminal.run(run)
+
+
+def _print_aside(found: list[dict[str, Any]], *, json: bool) -> None:
+    if json:
+        for aside in found:
+            terminal.record(aside)
+    elif found:
+        keys = ("stream", "count", "first", "next", "folder")
+        terminal.out.print(rows("", [{key: aside[key] for key in keys} for aside in found]))
+    else:
+        terminal.note("nothing is set aside at this broker")
+
+
+async def _records(bus: busway.Bus, folder: str) -> AsyncGenerator[list[busway.Message], None]:
+    """Yield the messages that are set aside in a folder."""
+    _, guid, stream = folder.split("/") if folder.count("/") == 2 else ("", "", folder)
+    offset, end = 0, 1
+    while offset < end:
+        question = msgspec.json.encode({"folder": folder, "from": offset})
+        answer = (await bus.request("$bus/stream/recover", question, timeout=PATIENCE)).payload
+        offset, end = struct.unpack_from("<QQ", answer)
+        yield block_messages(answer, (guid, stream), head=HEAD)
 
 
 def _confirm(info: StreamInfo) -> None:

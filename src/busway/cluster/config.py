@@ -8,19 +8,14 @@ from typing import Final
 from busway.cluster.members.discovery import available
 from busway.cluster.members.servers_file import Listed, listed
 from busway.cluster.node import MOST_ADDRESSES
-from busway.cluster.protocol import SILENCE
-from busway.common.checks import check_seconds, check_timeout, check_type
+from busway.common.checks import check_timeout, check_type
 from busway.common.durations import Seconds
 from busway.settings import TLS
 from busway.transport.address import parse
 
-PATIENCE: Final = 3.0
-"""The shortest time in seconds after which a node that lost the others stops to deliver from its channels."""
 DEFAULT: Final = "busway"
 """The name of a cluster that was configured by a list of servers only."""
 _LONGEST: Final = 255
-_MIN_TAKEOVER: Final = 2 * PATIENCE
-"""The minimum of `takeover`. Two sides of a partition notice it up to three seconds apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +37,6 @@ class Cluster:
     """The node that this one mirrors: its name, guid or address."""
     mirror_wait: Seconds = Seconds(5.0)
     """Seconds that an acknowledgement waits for a mirror in streams with safety=mirrored."""
-    takeover: Seconds = Seconds(2 * PATIENCE)
-    """Seconds after which the mirror of a lost node delivers from its channels, at least six. Equal at all nodes."""
     discover: bool | Sequence[str] = False
     """Find nodes of the local network by multicast DNS (needs `busway[mdns]`): True, or addresses of interfaces."""
 
@@ -64,20 +57,9 @@ class Cluster:
         if self.mirror_of == "":
             raise ValueError("mirror_of is empty; it must be the name, guid or address of a node")
         object.__setattr__(self, "mirror_wait", check_timeout("mirror_wait", self.mirror_wait, forever=False))
-        object.__setattr__(self, "takeover", check_seconds("takeover", self.takeover, zero=False))
-        if self.takeover < _MIN_TAKEOVER:
-            raise ValueError(
-                f"takeover must be at least {_MIN_TAKEOVER:g} seconds, not {self.takeover:g}: a link counts as lost"
-                f" after {SILENCE} s of silence, and an isolated node must stop delivering before its mirror takes over"
-            )
         check_type("discover", self.discover, (bool, list, tuple), "True, False or a list of addresses of interfaces")
         if self.discover:
             available()
-
-    @property
-    def patience(self) -> float:
-        """Seconds for which an isolated node continues to deliver."""
-        return self.takeover / 2
 
     @property
     def secret(self) -> bytes:

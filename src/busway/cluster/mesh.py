@@ -6,16 +6,15 @@ the hub makes after the mesh, gets a method of the mesh.
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from busway.broker.peers import ChannelPeers, Members, Peers
+from busway.broker.peers import Members, Peers
 from busway.broker.session import Session
 from busway.broker.streams.stream import Stream
 from busway.cluster.channels.host import ConsumerHost
 from busway.cluster.channels.remote_consumer import RemoteConsumers
 from busway.cluster.config import Cluster
 from busway.cluster.definitions.agreement import Agreement
-from busway.cluster.failover.ownership import ChannelOwnership
 from busway.cluster.links.barrier import Barrier
 from busway.cluster.links.calls import Calls
 from busway.cluster.links.links import Links
@@ -23,6 +22,10 @@ from busway.cluster.members.actions import Notice
 from busway.cluster.members.membership import Membership
 from busway.cluster.node import Node
 from busway.cluster.peers import ClusterChannels, ClusterStreams
+from busway.cluster.promotion.owners import Owners
+from busway.cluster.promotion.owners_file import OwnersFile
+from busway.cluster.promotion.parts import Parts
+from busway.cluster.promotion.promotion import Promotion
 from busway.cluster.replication.channel_progress import ChannelProgress
 from busway.cluster.replication.channel_recovery import ChannelRecovery
 from busway.cluster.replication.known_mirrors import KnownMirrors
@@ -37,7 +40,6 @@ from busway.cluster.streams.publish_lookup import PublishLookup
 from busway.cluster.streams.reader import RemoteReader
 from busway.cluster.streams.remote import RemoteStreams
 from busway.cluster.streams.survey import Survey
-from busway.errors import Rejected
 
 if TYPE_CHECKING:
     from busway.broker.channels.consumers import ChannelConsumers
@@ -48,9 +50,6 @@ if TYPE_CHECKING:
     from busway.broker.services.requests import SharedRequests
     from busway.broker.streams.manager import Streams
     from busway.broker.streams.replay import Replays
-
-_SHORTEST: Final = 4
-"""The fewest digits of a guid that identify a node."""
 
 
 class Mesh(Members):
@@ -76,12 +75,11 @@ class Mesh(Members):
         self._provider = StreamProvider(runtime, hub.table, self._calls, self._copies)
         self._remote_consumers = RemoteConsumers(runtime, self._calls, self._consumers, self._remote)
         self._host = ConsumerHost(runtime, self._calls, self._consumers)
-        self._lookup = PublishLookup(runtime, hub.table, self._calls, self._copies)
+        self._lookup = PublishLookup(runtime, hub.table, self._calls, self._copies, self._owner_of)
         self._survey = Survey(
             runtime,
             hub.table,
             self.channels,
-            self._peer_channels,
             self._calls,
             self._copies,
             self._remote.guids,
@@ -92,7 +90,7 @@ class Mesh(Members):
         # Mirrors.
         known = KnownMirrors(hub.folder)
         send = partial(send_to_mirror, hub.engine)
-        progress = ChannelProgress(hub, send, cluster.patience)
+        progress = ChannelProgress(runtime, self.channels, send, cluster.mirror_wait)
         replica = None
         if hub.folder is not None:
             replica = ReplicaDriver(
@@ -104,18 +102,37 @@ class Mesh(Members):
                 missing=self._mirror_missing,
                 known=self._known_nodes,
             )
-        self.ownership = ChannelOwnership(
-            hub,
+        file = OwnersFile(hub.folder)
+        content = file.load()
+        owners = Owners(hub.guid, content.owners)
+        parts = Parts(
+            runtime,
             cluster,
+            owners,
+            replica,
+            self.channels,
+            self._calls.nodes,
+            notice=self.status.mirror,
+            stopping=self._is_stopping,
+            joined=self._mirror_joined,
+        )
+        self.promotion = Promotion(
+            runtime,
+            hub.table,
+            self.channels,
+            self._calls,
+            file,
+            content,
+            owners,
             known,
             progress,
-            replica,
-            send,
-            turned=self._remote.turned,
-            notice=self._ownership_notice,
+            parts,
+            changed=self._remote.turned,
+            notice=self._promotion_notice,
             name_of=self._name_of,
+            restart=hub.restart,
         )
-        recovery = ChannelRecovery(hub, send, self.agreement.removed)
+        recovery = ChannelRecovery(self.channels, send, self.agreement.removed)
         self.replication = PrimaryDriver(
             runtime,
             hub.table,
@@ -126,7 +143,8 @@ class Mesh(Members):
             recovery,
             replica,
             send,
-            self.ownership,
+            joined=self.promotion.mirror_joined,
+            follows=self.promotion.owns,
             notice=self.status.mirror,
             stopping=self._is_stopping,
             removed=self._stream_removed,
@@ -141,8 +159,9 @@ class Mesh(Members):
             self._remote,
             self._provider,
             self._host,
+            self.promotion,
+            parts,
             self.replication,
-            self.ownership,  # after the mirroring, which hands back progress before a node claims its channels
             self._barrier,
         )
         self.links = Links(runtime, cluster, self._handlers, notice=self._on_notice, stopping=self._on_stopping)
@@ -152,13 +171,13 @@ class Mesh(Members):
                 self.links,
                 self.agreement,
                 self.replication,
-                self.ownership,
+                self.promotion,
                 self._provider,
                 RemoteReader(runtime, self._remote),
                 self._lookup,
                 self._survey,
             ),
-            ClusterChannels(self.agreement, self.ownership, self._remote_consumers, self._survey),
+            ClusterChannels(self.agreement, self.promotion, self._remote_consumers, self._survey),
             self._retained,
             services,
         )
@@ -206,14 +225,17 @@ class Mesh(Members):
     def _copies(self) -> Mapping[tuple[str, str], Stream]:
         return self.replication.copies
 
-    def _peer_channels(self) -> ChannelPeers:
-        return self.peers.channels
-
     def _deliverer(self, guid: str) -> int | None:
-        return self.ownership.hander(guid)
+        return self.promotion.deliverer(guid)
+
+    def _owner_of(self, guid: str) -> str:
+        return self.promotion.owners.get(guid).owner
 
     def _why_stalled(self, guid: str, stream: str) -> str | None:
-        return self.ownership.waiting.why(guid, stream)
+        return self.promotion.why_waiting(guid, stream)
+
+    def _mirror_joined(self, guid: str) -> None:
+        self.promotion.mirror_joined(guid)
 
     def _known_members(self) -> Membership | None:
         return self.links.members if self.links.started else None
@@ -225,13 +247,13 @@ class Mesh(Members):
         return self.links.started and guid in self.links.members.stopped
 
     def _name_of(self, guid: str) -> str:
-        nodes = (self.members.me, *self.members.known)
+        nodes = (self.members.me, *self.members.known) if self.links.started else ()
         return next((node.name for node in nodes if node.guid == guid), "")
 
     def _mirror_missing(self, target: str) -> None:
         self.status.mirror("mirror_missing", {"text": target})
 
-    def _ownership_notice(self, kind: str, guid: str, text: str) -> None:
+    def _promotion_notice(self, kind: str, guid: str, text: str) -> None:
         self.status.tell(kind, text, node=self._name_of(guid), guid=guid)
 
     @property
@@ -248,7 +270,7 @@ class Mesh(Members):
         self._retained.prepare()
         self.replication.prepare()
         self._host.prepare()
-        self.ownership.prepare()
+        self.promotion.prepare()
         self.agreement.load()
         await self.agreement.prepare()
 
@@ -260,11 +282,7 @@ class Mesh(Members):
         self._remote_consumers.stop()
         await self.links.stop()
 
-    def clients_gone(self) -> None:
-        self.ownership.stop()
-
     async def end(self) -> None:
-        self.ownership.stop()
         await self.agreement.stop()
         await self._calls.stop()
         await self.replication.stop()
@@ -273,24 +291,8 @@ class Mesh(Members):
         self.agreement.kill()
         self.replication.kill()
 
-    def take_over(self, node: str) -> dict[str, Any]:
-        """Deliver from the channels of a node that will never come back. Its name or the start of its guid says which."""
-        named = {one.guid for one in self.members.known if one.name == node}
-        found = [
-            guid
-            for guid in self.ownership.copied
-            if guid in named or (len(node) >= _SHORTEST and guid.startswith(node))
-        ]
-        found = [guid for guid in found if guid not in self.members.linked] or found
-        if len(found) != 1:
-            which = ", ".join(guid[:8] for guid in found or self.ownership.copied) or "none"
-            raise Rejected(
-                f"{'no' if not found else 'more than one'} node {node!r} has copies here; there are copies of: {which}"
-            )
-        if found[0] in self.members.linked:
-            raise Rejected(f"node {node!r} is linked and delivers from its channels itself")
-        self.ownership.declare(found[0])
-        return {"guid": found[0]}
+    async def promote(self, node: str, *, force: bool) -> dict[str, Any]:
+        return await self.promotion.promote(node, force=force)
 
     async def figures(self) -> dict[str, Any]:
         return await self.status.figures() if self.links.started else {"cluster": None}
@@ -337,7 +339,7 @@ class Mesh(Members):
 
     def beat(self) -> None:
         self.links.beat()
-        self.ownership.beat()
+        self.promotion.beat()
 
     def pong(self, conn: int, token: int) -> None:
         self.links.pong(conn, token)
@@ -361,11 +363,8 @@ class Mesh(Members):
     # What the links report.
 
     def _on_notice(self, notice: Notice) -> None:
-        if notice.kind == "forgotten":
-            self.ownership.forgotten(notice.guid)
         self.status.notice(notice)
         self.reports.notice(notice, self.links)
 
-    def _on_stopping(self, guid: str) -> None:
-        self.ownership.left(guid)
+    def _on_stopping(self, guid: str) -> None:  # noqa: ARG002 - the whole list is sent
         self._server_list().changed()

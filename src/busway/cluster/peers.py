@@ -15,8 +15,8 @@ from busway.broker.peers import ChannelPeers, Placements, Portion, StreamPeers
 from busway.broker.streams.stream import Stream
 from busway.cluster.channels.remote_consumer import RemoteConsumers
 from busway.cluster.definitions.agreement import Agreement
-from busway.cluster.failover.ownership import ChannelOwnership
 from busway.cluster.links.links import Links
+from busway.cluster.promotion.promotion import Promotion
 from busway.cluster.replication.primary_driver import PrimaryDriver
 from busway.cluster.streams.messages import Place
 from busway.cluster.streams.provider import StreamProvider
@@ -33,7 +33,7 @@ class ClusterStreams(StreamPeers):
         links: Links,
         definitions: Agreement,
         replication: PrimaryDriver,
-        ownership: ChannelOwnership,
+        promotion: Promotion,
         provider: StreamProvider,
         reader: RemoteReader,
         lookup: PublishLookup,
@@ -42,7 +42,7 @@ class ClusterStreams(StreamPeers):
         self._links = links
         self._definitions = definitions
         self._replication = replication
-        self._ownership = ownership
+        self._promotion = promotion
         self._provider = provider
         self._reader = reader
         self._lookup = lookup
@@ -57,6 +57,7 @@ class ClusterStreams(StreamPeers):
             self._provider.changed(stream, there=there)
             self._definitions.stream(stream, there=there)
             self._replication.stream(stream, there=there)
+            self._promotion.stream_changed(stream, there=there)
 
     def check_limit(self, key: str) -> None:
         self._definitions.check_room(key)
@@ -82,7 +83,7 @@ class ClusterStreams(StreamPeers):
         members = self._links.members
         nodes = [*members.known, *(node for conn in members.linked.values() if (node := members.node_of(conn)))]
         names = {node.guid: node.name or node.guid for node in nodes}
-        return sorted(names.get(guid, guid) for guid in self._ownership.mirrored)
+        return sorted(names.get(guid, guid) for guid in self._promotion.mirrored)
 
     def copied(self, guid: str, stream: Stream, *, there: bool) -> None:
         self._provider.copied(guid, stream, there=there)
@@ -95,24 +96,23 @@ class ClusterChannels(ChannelPeers):
     """The channels of the other nodes, for the broker."""
 
     def __init__(
-        self, definitions: Agreement, ownership: ChannelOwnership, consumers: RemoteConsumers, survey: Survey
+        self, definitions: Agreement, promotion: Promotion, consumers: RemoteConsumers, survey: Survey
     ) -> None:
         self._definitions = definitions
-        self._ownership = ownership
+        self._promotion = promotion
         self._consumers = consumers
         self._survey = survey
 
     def changed(self, stream: str, name: str, settings: dict[str, Any] | None, start: tuple[str, Any] | None) -> None:
         self._definitions.channel(stream, name, settings, start)
+        if settings is None:
+            self._promotion.channel_removed(stream, name)
 
     def check_limit(self, key: str) -> None:
         self._definitions.check_room(key)
 
     async def agreed(self, key: str) -> None:
         await self._definitions.agreed(key)
-
-    def owns(self, guid: str) -> bool:
-        return self._ownership.is_sure(guid)
 
     async def survey(self, stream: str, channel: str | None) -> list[NodeAnswer]:
         return await self._survey.ask(Question("list", stream, channel))

@@ -23,8 +23,10 @@ PLACE: Final = 37
 MIRROR: Final = 40
 CONSUME: Final = 50
 CONSUMER: Final = 51
-TURN: Final = 41
-"""Leases: which node delivers from whose channels, which nodes could, and requests to do so."""
+OWNERS: Final = 41
+PART: Final = 42
+"""Replication of streams that a node owns by a promotion."""
+CLAIM: Final = 43
 SURVEY: Final = 60
 TERMS: Final = 10
 """The time limit per provider of the ask or call with this number, in seconds."""

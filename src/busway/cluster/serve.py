@@ -16,6 +16,7 @@ from busway.cluster.config import DEFAULT, Cluster
 from busway.cluster.members.servers_file import Listed, listed
 from busway.cluster.mesh import Mesh
 from busway.cluster.node import check_plain
+from busway.cluster.promotion.returned import settle
 from busway.cluster.replication.replica import wanted
 from busway.common.checks import check_type
 from busway.fields import Fields
@@ -68,6 +69,8 @@ def serve(
         "doors": doors,
         "exposure": exposure,
     }
+    if config is not None:
+        more["settle"] = settle
     return Server(*addresses, name=name, settings=settings, tls=tls, fields=fields, **more)
 
 

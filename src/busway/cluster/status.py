@@ -92,8 +92,7 @@ class ClusterStatus:
         members, runtime = self._mesh.members, self._runtime
         linked = members.linked
         stats = runtime.engine.stats()
-        mirroring = self._mesh.replication.figures() | self._mesh.ownership.figures()
-        stopped = members.stopped
+        mirroring = self._mesh.replication.figures() | self._mesh.promotion.figures()
         behind = {mirror["guid"]: mirror["behind"] for mirror in mirroring["mirrors"]}
         others = {node.guid: node for node in members.known}
         for conn in linked.values():  # prefer the linked incarnation
@@ -107,7 +106,7 @@ class ClusterStatus:
                 *(
                     _node(node)
                     | {
-                        "state": "linked" if guid in linked else "stopped" if guid in stopped else "lost",
+                        "state": self._state(guid),
                         "link": self._link(guid, linked.get(guid)) | {"mirror_behind": behind.get(guid)},
                     }
                     for guid, node in others.items()
@@ -137,7 +136,17 @@ class ClusterStatus:
             "nodes": 1 + len({*members.linked, *(node.guid for node in members.known)}),
             "nodes_refused": self._mesh.reports.refused,
             "node_conflicts": self._mesh.reports.conflicts,
+            "promotions": self._mesh.promotion.promotions,
+            "records_set_aside": self._mesh.promotion.aside,
         }
+
+    def _state(self, guid: str) -> str:
+        members = self._mesh.members
+        if guid in members.linked:
+            return "linked"
+        if not self._mesh.promotion.owns(guid):
+            return "replaced"
+        return "stopped" if guid in members.stopped else "lost"
 
     def _link(self, guid: str, conn: int | None) -> dict[str, Any]:
         """Figures of a link. Its subscriptions are those of the other node."""

@@ -42,3 +42,5 @@ disk_space: Callable[[Path], tuple[int, int]] = _disk_space
 """Bytes that a user other than root can use on the disk of a folder, and the size of the disk."""
 drop_log: Callable[[Path], object] = lambda folder: None  # noqa: E731, ARG005
 """Called after the folder of a closed log was removed. A simulated disk drops the log; a real disk does nothing."""
+move_log: Callable[[Path, Path], object] = lambda folder, place: None  # noqa: E731, ARG005
+"""Called after the folder of a closed log was moved. A simulated disk moves the log; a real disk does nothing."""

@@ -113,7 +113,7 @@ async def observe(bus: busway.Bus, topic: str) -> None:
 async def admin(bus: busway.Bus, topic: str) -> None:
     del topic
     try:
-        await bus.request("$bus/cluster/take", b"nobody")
+        await bus.request("$bus/cluster/promote", b'{"node": "nobody"}')
     except busway.BusError as error:
         if error.code != Code.REFUSED:  # this broker is in no cluster
             raise

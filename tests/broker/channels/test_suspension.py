@@ -3,8 +3,6 @@
 import random
 from copy import deepcopy
 
-import pytest
-
 from busway.broker.channels.state.actions import Deliver, Read, Write
 from busway.broker.channels.state.channel import Channel
 from busway.broker.channels.state.progress import (
@@ -52,9 +50,6 @@ class Driver:
 
     def absorb(self, state):
         self.do(self.channel.absorb(state, 0.0))
-
-    def unite(self, state):
-        self.do(self.channel.unite(state, 0.0))
 
     def wake(self):
         self.given = []
@@ -171,44 +166,6 @@ def test_of_a_copy_that_lacks_the_end_nothing_is_concluded():
     channel = Channel(state)
     assert channel.open(0, 10, 0.0, copy=True) == []
     assert (channel.epoch, channel.floor) == (1, 12)
-
-
-@pytest.mark.parametrize("ahead", [10, 0, -10])
-def test_of_two_that_are_one_nothing_is_skipped_and_nothing_comes_again(ahead):
-    """Each was made by who did not know of the other: they begin at different places, and their clocks differ."""
-    chance = random.Random(9)
-
-    def made(epoch):
-        begin = chance.randint(0, SIZE)
-        one = Driver(
-            ChannelState("c", ChannelConfig(lease=0.0, max_deliveries=0), epoch, begin), window=chance.randint(1, SIZE)
-        )
-        done = set(chance.sample(one.given, chance.randint(0, len(one.given))))
-        one.ack(*done)
-        if chance.random() < 0.3:  # and is started again
-            one = Driver(rebuild(one.journal["c"].entries())["c"])
-        return one, begin, done
-
-    for _ in range(600):
-        (here, begin, done), (there, other, more) = made(20), made(20 + ahead)
-        here.channel.suspend()
-        for _ in range(2):  # to be told twice is as good as once
-            here.unite(deepcopy(there.journal["c"]))
-        every = [one for one in range(min(begin, other), SIZE) if one not in done | more]
-        has = set() if other < begin else set(here.given) - done - more
-        assert here.channel.count_in_flight(ME) == len(has)
-        here.do(here.channel.join(ME, SIZE, 0.0))
-        assert here.wake() == [one for one in every if one not in has]
-        assert Driver(here.journal["c"]).given == every, "after another start also what it had"
-
-
-def test_nothing_is_looked_for_where_the_stream_has_nothing_any_more():
-    one = Driver(ChannelState("c", ChannelConfig(lease=0.0, max_deliveries=0), 1, 30))
-    one.do(one.channel.trimmed(20, 0.0))
-    one.channel.suspend()
-    one.unite(ChannelState("c", ChannelConfig(), 1, 5))
-    assert one.channel.floor == 20
-    assert one.wake() == list(range(20, SIZE))
 
 
 def test_one_that_was_made_anew_since_it_was_lost_is_where_it_was():

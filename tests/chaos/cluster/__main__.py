@@ -19,7 +19,7 @@ from tests.chaos.cluster.trial import Trial
 
 def report(trial: Trial, seed: int, seconds: float) -> None:
     ledger, waits = trial.ledger, sorted(trial.ledger.waits())
-    print(f"{trial.faults} faults in {seconds:.0f} s, seed {seed}")
+    print(f"{trial.faults} faults and {trial.promotions} promotions in {seconds:.0f} s, seed {seed}")
     print(
         f"{len(ledger.stored)} messages stored and {len(ledger.acked)} acknowledged by consumers; {ledger.again()} came once more, "
         f"{ledger.late} acknowledgements were too late, {len(ledger.unanswered())} were noted without an answer, "

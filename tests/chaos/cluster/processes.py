@@ -73,9 +73,12 @@ class Node:
             self._process.wait()
 
     async def linked(self) -> set[str]:
-        """The nodes that it has links to, by their names."""
-        async with busway.connect(self.door, timeout=PATIENCE) as bus:
-            found = (await bus.request("$bus/cluster", timeout=PATIENCE)).json()
+        """The nodes that it has links to, by their names. None while it starts again, since another one replaced it."""
+        try:
+            async with busway.connect(self.door, timeout=PATIENCE) as bus:
+                found = (await bus.request("$bus/cluster", timeout=PATIENCE)).json()
+        except (busway.Disconnected, busway.ConnectFailed):
+            return set()
         return {node["name"] for node in found["nodes"] if node["state"] == "linked"}
 
     def end_of_log(self, lines: int = 15) -> str:

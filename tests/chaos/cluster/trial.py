@@ -1,11 +1,13 @@
 """Rounds of a mesh whose nodes are killed and cut off while publishers and consumers are busy, and what is to be seen after each.
 
 Three nodes and a mirror of the first, each on a host of its own, as are three publishers and three consumers of one channel. A round kills
-a node, and cuts one off for a while: from everybody, from the other nodes, together with its clients, or in one direction only. After each
-fault all clients have to come back by themselves, and what was acknowledged has to be consumed.
+a node, and cuts one off for a while: from everybody, from the other nodes, together with its clients, or in one direction only. The mirror is
+sometimes promoted while its node is down. After each fault all clients have to come back by themselves, and what was acknowledged has to be
+consumed.
 """
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -24,6 +26,9 @@ PUBLISHERS: Final = {"publisher-1": "a", "publisher-2": "b", "publisher-3": "c"}
 CONSUMERS: Final = {"consumer-1": "b", "consumer-2": "c", "consumer-3": "mirror"}
 """And the node that each knows at first."""
 CUTS: Final = ("from everybody", "from the nodes", "with its clients", "what it sends", "what it hears")
+_PROMOTIONS: Final = 0.5
+"""How often the mirror is promoted when its node was killed. The first time it always is."""
+_ASKED: Final = 5
 DOWN: Final = (0.5, 8.0)
 """Seconds that a killed node is gone: less and more than others need to notice."""
 
@@ -36,6 +41,8 @@ class Trial:
     ) -> None:
         self.ledger, self.service = Ledger(), Service()
         self.faults = 0
+        self.promotions = 0
+        self._first_kill = True
         self._folder, self._partition, self._tell = folder, partition, tell
         self._chance = random.Random(seed)
         self._nodes: dict[str, Node] = {}
@@ -111,8 +118,27 @@ class Trial:
 
     async def _kill(self, node: Node) -> None:
         await node.kill()
+        if node.host == NODES[0] and (self._first_kill or self._chance.random() < _PROMOTIONS):
+            self._first_kill = False
+            await self._promote(node)
         await asyncio.sleep(self._chance.uniform(*DOWN))
         await node.start()
+
+    async def _promote(self, node: Node) -> None:
+        """Promote the mirror, unless its copy is incomplete."""
+        question = json.dumps({"node": node.host})
+        async with busway.connect(self._nodes["mirror"].door, timeout=PATIENCE) as bus:
+            for _ in range(_ASKED):
+                try:
+                    answer = await bus.request("$bus/cluster/promote", question, timeout=PATIENCE)
+                except busway.ServiceError as error:
+                    refused = str(error)
+                    await asyncio.sleep(0.5)  # the mirror may not have noticed yet that the node is gone
+                else:
+                    self._tell(f"promoted: {answer.text}")
+                    self.promotions += 1
+                    return
+        self._tell(f"not promoted: {refused}")
 
     async def _cut(self, node: Node, how: str) -> None:
         every = {*NODES, *PUBLISHERS, *CONSUMERS}

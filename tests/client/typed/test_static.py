@@ -233,7 +233,7 @@ settings = busway.Settings(heartbeat="5s", drain=timedelta(seconds=2), stall=0, 
 reveal_type(settings.heartbeat)
 reveal_type(replace(settings, grace="1m").grace)
 reveal_type(busway.Buffer(age="1h").age)
-reveal_type(Cluster(mirror_wait="2s", takeover=timedelta(minutes=1)).takeover)
+reveal_type(Cluster(mirror_wait=timedelta(minutes=1)).mirror_wait)
 reveal_type(Http(slow="2s", idle=60).idle)
 reveal_type(Mount(request="2s").request)
 busway.Settings(heartbeat=None)

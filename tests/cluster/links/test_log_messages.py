@@ -6,7 +6,6 @@ import busway
 from tests.support.cluster import Cluster
 from tests.support.mirrored import Mirrored
 from tests.support.net import until
-from tests.support.standby import crash, stands_in
 
 
 def warnings(caplog):
@@ -26,21 +25,6 @@ async def test_a_link_that_is_down_and_one_that_is_there_again(nodes: Mirrored, 
     await nodes.whole(a, again)
     await until(lambda: f"{linked} again" in warnings(caplog))
     assert caplog.messages.count(linked) == 1
-
-
-async def test_who_hands_out_is_told_by_name_and_also_when_that_ends(nodes: Mirrored, caplog):
-    a, b = await nodes.pair()
-    c = await nodes.node("c")
-    await nodes.whole(a, b, c)
-    bus = await nodes.client(a, learn=False)
-    await bus.create_stream("jobs", ["jobs/**"])
-    await until(lambda: b._hub.peers.members.ownership._heir.ready(a.guid))
-    crash(a)
-    await stands_in(b, a.guid)
-    who = f"a ({a.guid[:8]})"
-    assert f"this node has taken over the channels of {who}, which is lost" in warnings(caplog)
-    await nodes.node("a")
-    await until(lambda: f"{who} is back: it delivers from its channels itself again" in warnings(caplog))
 
 
 async def test_two_nodes_with_one_name_are_told_once(cluster: Cluster, caplog):

@@ -10,7 +10,6 @@ import pytest
 
 import busway
 from busway.cluster.definitions import definitions
-from busway.cluster.failover import messages as failover_messages
 from busway.cluster.members.actions import Admit, Dial, Notice
 from busway.cluster.members.discovery import addresses_of
 from busway.cluster.members.membership import Membership
@@ -261,7 +260,6 @@ DEEP = b"\x91" * 100_000 + b"\xc0"
 @pytest.mark.parametrize(
     ("read", "packed"),
     [
-        (failover_messages.read, b"\x99" + b"\x90\x90\x90\xc2\xc2\x90\x90\x00" + DEEP),
         (messages.read, b"\x92\x0e" + DEEP),
         (streams_messages.FIND.read, b"\x95\xa1g\xa1n\xa1k\x00" + DEEP),
         (streams_messages.FIND.read_answer, b"\x93\x00\xa0" + DEEP),

@@ -11,7 +11,7 @@ from busway.cluster.replication.replica_driver import ReplicaDriver
 from tests.support.cluster_streams import some
 from tests.support.mirrored import Mirrored, follows, mirroring, streams
 from tests.support.net import eventually
-from tests.support.standby import Three as Nodes, crash, hands_out, numbers, ready, stands_in, take, turns
+from tests.support.promotion import Three as Nodes, crash, delivers, numbers, promote, take
 
 
 class Three(Nodes):
@@ -58,7 +58,7 @@ class Three(Nodes):
         await self.hands_out()
 
     async def hands_out(self):
-        await hands_out(self.a)
+        await delivers(self.a)
         await follows(self.a, self.b)
 
         async def told():  # the mirror hears of the channels when the node knows what it knows
@@ -98,25 +98,6 @@ async def test_channels_are_where_they_were(nodes: Mirrored, caplog, what, safet
     assert await three.left(await nodes.client(three.a)) == ([7, 8, 9, 10], [10])
 
 
-@pytest.mark.parametrize("what", ["folder", "log", "channels"])
-async def test_what_was_done_while_the_mirror_stood_in_is_done_too(nodes: Mirrored, what):
-    three = await Three(nodes).begin()
-    bus = await three.loose(three.c)
-    await ready(three.b, three.a.guid)
-    crash(three.a)
-    three.lose(what)
-    await stands_in(three.b, three.a.guid)
-    async with bus.channel("jobs", "work", window=1) as jobs:
-        message = await jobs.recv(60)
-        await message.ack()
-        assert numbers([message]) == [7]
-        await three.known(8)
-    await three.back()
-    assert three.lags() == {"work": 2, "news": 0}
-    async with bus.channel("jobs", "work", window=20) as jobs:
-        assert numbers(await take(jobs, 2)) == [8, 9]
-
-
 async def test_nothing_is_handed_out_before_the_mirror_has_told(nodes: Mirrored, monkeypatch):
     three = await Three(nodes).begin()
     crash(three.a)
@@ -124,7 +105,7 @@ async def test_nothing_is_handed_out_before_the_mirror_has_told(nodes: Mirrored,
     asked, tell = [], ReplicaDriver._recalled
     monkeypatch.setattr(ReplicaDriver, "_recalled", lambda *question: asked.append(question))
     three.a = await nodes.node("a")
-    await hands_out(three.a)
+    await delivers(three.a)
 
     async def wanted():
         return bool(asked)
@@ -238,7 +219,7 @@ async def test_a_mirror_that_is_late_tells_all_the_same(nodes: Mirrored):
     await three.a.stop()
     three.lose("channels")
     three.a = await nodes.node("a", wait=0.2)
-    await hands_out(three.a)
+    await promote(three.a, "a", force=True)
     bus = await nodes.client(three.a)
     async with bus.channel("jobs", "work", window=20) as jobs:
         got = await take(jobs, 10)
@@ -288,7 +269,6 @@ async def test_what_is_missing_is_told_and_counted(nodes: Mirrored, caplog):
     await some(bus, "two/1", 5, 6)
     async with bus.channel("two", "work") as jobs:
         assert numbers([await jobs.recv(60)]) == [5]
-    assert not turns(a).figures()["stands_in_for"]
 
 
 async def test_a_new_broker_misses_nothing(nodes: Mirrored, caplog):

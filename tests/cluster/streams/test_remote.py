@@ -8,7 +8,7 @@ import busway
 from tests.support.cluster_streams import some
 from tests.support.mirrored import Mirrored, follows
 from tests.support.net import eventually
-from tests.support.standby import crash
+from tests.support.promotion import crash
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from busway.broker.channels.driver import ChannelDriver
 from busway.broker.channels.frames import Entry, What
 from busway.broker.channels.state.consumers import Who
 from busway.broker.channels.state.progress import Span
-from busway.testing.simulation.world import World
+from busway.cluster.mesh import Mesh
+from busway.testing.simulation.world import Node, World
 
 _FINAL: Final = {What.ACK}
 
@@ -67,8 +68,8 @@ class Epochs:
         Acks.acknowledge, Acks._answer = self._before  # type: ignore[method-assign]
 
     def _confirm(self, guid: str, driver: ChannelDriver, spans: list[Span], late: list[Span]) -> None:
-        stream, node = driver.stream, next(node for node in self._world.nodes.values() if node.guid == guid)
-        part = stream.copied or guid
+        stream, part = driver.stream, driver.stream.copied or guid
+        node = next(node for node in self._world.nodes.values() if node.server is not None and node.server.guid == guid)
         if stream.config.safety != "mirrored" or (part == guid and not stream.mirrored):
             return
         now = Confirmed(epoch_of(node.hub, part), node.name)
@@ -93,4 +94,24 @@ def _offsets(spans: Sequence[Span]) -> Iterator[int]:
 
 def epoch_of(hub: Any, part: str) -> int:
     """The epoch under which a broker delivers from the channels of a node."""
-    return 1 if part == hub.guid else 2
+    return int(hub.peers.members.promotion.owners.get(part).epoch)
+
+
+def owners_of(nodes: Sequence[Node]) -> Iterator[str]:
+    """Find streams that two nodes own, and nodes that still own streams of which another node has been promoted."""
+    owners: dict[str, str] = {}
+    for node in nodes:
+        mesh = node.hub.peers.members
+        assert isinstance(mesh, Mesh), "the node is in a cluster"
+        for part in (node.hub.guid, *mesh.promotion.held):
+            if part in owners:
+                yield f"{node.name} and {owners[part]} own the streams of {part[:8]}"
+            owners[part] = node.name
+    for node in nodes:
+        mesh = node.hub.peers.members
+        assert isinstance(mesh, Mesh), "the node is in a cluster"
+        for known in mesh.promotion.owners.known:
+            if known.guid in owners and owners[known.guid] != next(
+                (o.name for o in nodes if o.hub.guid == known.owner), ""
+            ):
+                yield f"{owners[known.guid]} owns the streams of {known.guid[:8]}, and {node.name} knows another owner"

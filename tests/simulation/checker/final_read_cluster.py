@@ -4,7 +4,7 @@ The survey reads the links from the brokers' state. For everything else it conne
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
@@ -66,7 +66,12 @@ class Survey:
     """The survey, in its own process, with a client at each node."""
 
     def __init__(
-        self, nodes: Sequence[Node], ledger: History, programs: Sequence[Member], stream: str, lost: Sequence[Node]
+        self,
+        nodes: Sequence[Node],
+        ledger: History,
+        programs: Sequence[Member],
+        stream: str,
+        gone: Mapping[str, str],
     ) -> None:
         self.seen = ClusterState()
         self.done = asyncio.Event()
@@ -74,8 +79,8 @@ class Survey:
         self._ledger = ledger
         self._programs = programs
         self._stream = stream
-        self._lost = lost
-        """Nodes that are lost for good. Their mirrors have their data."""
+        self._gone = gone
+        """The guids of nodes that are lost for good, or were replaced, by name. Other nodes have their data."""
         self._number = 0
 
     async def main(self) -> None:
@@ -90,8 +95,8 @@ class Survey:
                 for look in (self._works, self._answers, self._kept, self._stored):
                     await asyncio.gather(*(look(name, bus) for name, bus in buses.items()))
                 await self._known()
-                for node in self._lost:
-                    await self._stored_by_lost(node, next(iter(buses.values())))
+                for name, guid in self._gone.items():
+                    await self._stored_by_lost(name, guid, next(iter(buses.values())))
                 await self._finish(self._unread)
                 await self._finish(self._lag)
         except Exception as error:
@@ -211,15 +216,15 @@ class Survey:
         async for some in stream.read(topic="orders/**"):
             stored += [(_offset(message), key_of(message.text)) for message in some]
 
-    async def _stored_by_lost(self, node: Node, bus: busway.Bus) -> None:
-        """Read the stored messages of a lost node at another node."""
-        self.seen.guids[node.name] = node.guid
-        stored = self.seen.stored[node.name] = []
+    async def _stored_by_lost(self, name: str, guid: str, bus: busway.Bus) -> None:
+        """Read the stored messages of a node that is gone at another node."""
+        self.seen.guids[name] = guid
+        stored = self.seen.stored[name] = []
         async with bus.subscribe("orders/**", since="all") as messages:
             with suppress(TimeoutError):
                 while True:
                     message = await messages.recv(timeout=_SOON)
-                    if message.broker == node.guid:
+                    if message.broker == guid:
                         stored.append((_offset(message), key_of(message.text)))
 
     # Readers and consumers reach the end.
@@ -250,8 +255,12 @@ class Survey:
         lags = 0
         for node in self._nodes:
             hub = node.hub
-            figures = hub.channels.figures(hub.streams.by_name[self._stream].number)
-            lags += sum(one["lag"] for one in figures if one["name"] == CHANNEL)
+            mesh = hub.peers.members
+            assert isinstance(mesh, Mesh), "the node is in a cluster"
+            owned = [mesh.replication.copies.get((guid, self._stream)) for guid in mesh.promotion.held]
+            for stream in (hub.streams.by_name[self._stream], *owned):
+                figures = [] if stream is None else hub.channels.figures(stream.number)
+                lags += sum(one["lag"] for one in figures if one["name"] == CHANNEL)
         return lags
 
 

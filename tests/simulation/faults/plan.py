@@ -12,7 +12,7 @@ from busway.testing.simulation.network import Path
 from busway.testing.simulation.process import Process
 from busway.testing.simulation.transport import SimulatedTransport
 from busway.testing.simulation.world import Node, World
-from tests.simulation.faults.mirror_restart import restart_mirror
+from tests.simulation.faults.promotion import await_work, isolated, promote
 
 NETWORK: Final = (
     "cut",
@@ -34,9 +34,11 @@ LINKS: Final = ("link cut", "link reset", "link half-open", "link one-way", "lin
 UNPOWERED: Final = "mirrored node without power"
 LOST: Final = "mirrored node lost"
 LOSSES: Final = (UNPOWERED, LOST)
-RESTARTED: Final = "mirror restarted while standing in"
-MIRROR: Final = (*LOSSES, RESTARTED)
-"""Faults of a node whose mirror has all acknowledged data: the node loses data, or its mirror restarts, too."""
+REPLACED: Final = "mirrored node replaced"
+OVERTHROWN: Final = "isolated node replaced"
+PROMOTIONS: Final = (REPLACED, OVERTHROWN)
+MIRROR: Final = (*LOSSES, *PROMOTIONS)
+"""Faults of a node whose mirror has all acknowledged data: the node loses data, or its mirror is promoted."""
 CLUSTER: Final = (
     *LINKS,
     "node cut off",
@@ -113,6 +115,8 @@ class FaultInjector:
         """Faults that took effect, by kind."""
         self._world = world
         self._processes = processes
+        self.replaced: dict[str, str] = {}
+        """The nodes that were replaced, by the guid that they had."""
         self._victim = victim
         """The node for faults of MIRROR."""
         self._mirror = mirror
@@ -205,14 +209,35 @@ class FaultInjector:
                 return await self._killed(fault, node, power=True)
             case "mirrored node lost":
                 return self._world.lose(node)
-            case "mirror restarted while standing in":
-                return await restart_mirror(self._world, node, self._world.nodes[there], fault.lasts)
+            case "mirrored node replaced" | "isolated node replaced":
+                return await self._replaced(fault, node, self._world.nodes[there])
             case _:
                 paths = [path for name in names if name != here for path in ((here, name), (name, here))]
                 async with asyncio.TaskGroup() as running:
                     blocked = running.create_task(self._blocked(fault, *paths), name="cut off")
                     killed = running.create_task(self._killed(replace(fault, lasts=fault.lasts / 2), node), name="kill")
                 return blocked.result() and killed.result()
+
+    async def _replaced(self, fault: Fault, node: Node, mirror: Node) -> bool:
+        """Kill or isolate a node, promote its mirror, and let the node return."""
+        await await_work(node)
+        guid = node.guid
+        paths = [
+            path for name in self._world.nodes if name != node.name for path in ((node.name, name), (name, node.name))
+        ]
+        kills = fault.kind == REPLACED
+        if kills and not self._world.crash(node):
+            return False  # another fault killed it, and will restart it
+        for path in () if kills else paths:
+            self._network.block(*path)
+        if await isolated(mirror, guid) and await promote(self._world, mirror, guid):
+            self.replaced[guid] = node.name
+        await asyncio.sleep(fault.lasts)
+        for path in () if kills else paths:
+            self._network.unblock(*path)
+        if kills:
+            self._world.start(node)
+        return guid in self.replaced
 
     def _home(self, fault: Fault) -> str:
         """Return the node that the client is connected to, or the planned one if it has no connection."""

@@ -9,7 +9,7 @@ from busway.errors import Rejected
 from busway.settings import Settings
 from busway.testing.simulation.world import PORT, SCHEME, Node, World
 from tests.simulation.checker.cluster import RunFacts, agree
-from tests.simulation.checker.epochs import Epochs
+from tests.simulation.checker.epochs import Epochs, owners_of
 from tests.simulation.checker.final_read import until
 from tests.simulation.checker.final_read_cluster import NAME, Survey, missing_links, wrong_interest
 from tests.simulation.faults.plan import DISK, KINDS, LOSSES, MIRROR
@@ -101,20 +101,25 @@ async def _run(scenario: Scenario, count: int) -> list[str]:
         mirror=mirrors.mirror,
     )
     lost, nodes = [node for node in nodes if node.lost], world.living()
+    gone = {node.name: node.guid for node in lost} | {
+        f"{name} before": guid for guid, name in scenario.replaced.items()
+    }
     if not await scenario.wait_for_work(processes):
         return []
-    if not await until(lambda: not missing_links(nodes), _FAR):
-        return missing_links(nodes)
+    if not await until(lambda: all(node.serves for node in nodes) and not missing_links(nodes), _FAR):
+        return [f"{node.name} does not serve" for node in nodes if not node.serves] or missing_links(nodes)
+    for node in nodes:
+        world.started(node)
     # A program that dials a node without power waits for a timeout. The survey reports programs that never connect.
     await until(lambda: all(program.connected for program in processes.living()), _FAR)
     await asyncio.sleep(settings.heartbeat * 4 + settings.grace)
-    problems = [*missing_links(nodes), *wrong_interest(nodes)]
+    problems = [*missing_links(nodes), *wrong_interest(nodes), *owners_of(nodes)]
     if not await until(lambda: not list(differing_copies(mirrors, nodes, stream)), _FAR):
         problems += differing_copies(mirrors, nodes, stream)
     members = [program for program in processes.living() if isinstance(program, Member)]
     world.network.delay = world.network.jitter = 0.001  # for the survey, which inspects all nodes at the same time
     world.network.spread = 1.0
-    survey = Survey(nodes, ledger, members, stream, lost)
+    survey = Survey(nodes, ledger, members, stream, gone)
     world.launch(NAME, NAME, survey.main)
     await survey.done.wait()
     for node in nodes:
@@ -128,7 +133,7 @@ async def _run(scenario: Scenario, count: int) -> list[str]:
         orphans=frozenset(member.name for member in everybody if _hosts(member, world) & {node.name for node in lost}),
         calm=not set(scenario.happened) - {LATE, SKEW, UNEVEN, MIRRORS},
         refused=any(scenario.happened[kind] for kind in DISK),
-        forgetful=frozenset(world.nodes[name].guid for name in (mirrors.victim,) if name and victims),
+        forgetful=frozenset(guid for name in (mirrors.victim,) if name and victims for guid in world.nodes[name].guids),
         forgotten=scenario.store == "memory" and any(node.starts > 1 for node in nodes),
     )
     return [*problems, *agree(ledger, survey.seen, how)]

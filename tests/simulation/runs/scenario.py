@@ -35,6 +35,8 @@ class Scenario:
     kinds: Sequence[str]
     ledger: History = field(default_factory=History)
     happened: Counter[str] = field(default_factory=Counter)
+    replaced: dict[str, str] = field(default_factory=dict)
+    """The nodes that were replaced, by the guid that they had."""
 
     def configure_network(self) -> None:
         network, chance = self.world.network, self.chance
@@ -80,6 +82,7 @@ class Scenario:
                 )
             )
         self.happened.update(injector.happened)
+        self.replaced.update(injector.replaced)
         world.network.heal()
         for node in world.nodes.values():
             node.disk.fail()

@@ -8,7 +8,7 @@ import pytest
 import busway
 from busway.testing.simulation.world import Node, World
 from tests.simulation.checker.final_read_cluster import missing_links
-from tests.support.simulated_mirrors import LONG, drained, found, started
+from tests.support.simulated_mirrors import LONG, found, started
 
 
 async def texts(messages: AsyncIterator[busway.Message], got: list[str]) -> None:
@@ -111,40 +111,6 @@ def test_what_a_node_gets_back_from_its_mirror_comes_to_nobody_twice(world: Worl
     assert world.loop.failures == []
 
 
-def test_a_mirror_that_stands_in_for_a_node_has_nothing_to_do_meanwhile(world: World) -> None:
-    """It is due to nothing while it has the turn of the node: what is due and never done would be looked at for ever."""
-    got, over = list[str](), asyncio.Event()
-
-    async def consumer() -> None:
-        async with busway.connect("sim://b3:7420", learn=False) as bus:
-            async with bus.channel("orders", "work", window=4) as channel:
-                while len(got) < 8:
-                    message = await channel.recv()
-                    got.append(message.text)
-                    await message.ack()
-        over.set()
-
-    async def publisher(node: Node) -> None:
-        async with busway.connect("sim://b1:7420", learn=False, reconnect=()) as bus:
-            await found(bus)
-            await bus.create_channel("orders", "work")
-            for number in range(8):
-                await bus.publish("orders", str(number), durable=True)
-            assert world.crash(node, power=True)
-            await asyncio.sleep(1.0)
-            world.launch("consumer", "c2", consumer)
-
-    async def main() -> None:
-        nodes = await started(world)
-        world.launch("publisher", "c1", lambda: publisher(nodes[0]))
-        await over.wait()
-        await asyncio.sleep(10 * LONG)
-
-    world.run(main())
-    assert got == [str(number) for number in range(8)]
-    assert world.loop.failures == []
-
-
 def test_a_publisher_keeps_its_order_when_its_node_loses_what_its_mirror_never_had(world: World) -> None:
     """Without power a later page of a file may be left and an earlier one not. Nobody was told that either was stored, and both are sent again."""
     rounds, many = 10, 6
@@ -179,77 +145,4 @@ def test_a_publisher_keeps_its_order_when_its_node_loses_what_its_mirror_never_h
     assert got == [str(number) for number in range(rounds * many)]
     told = [record.getMessage() for _, record in world.logged.records]
     assert not any("does not have them either" in one for one in told), "nothing is lost that anybody was promised"
-    assert world.loop.failures == []
-
-
-def test_a_mirror_that_slept_does_not_take_over_with_what_it_knew_before(world: World) -> None:
-    """Its node went on without it, and died when it woke: what was acknowledged meanwhile is handed out to nobody."""
-    done, again = list[str](), list[str]()
-
-    async def publisher() -> None:
-        async with busway.connect("sim://b1:7420", learn=False, reconnect=()) as bus:
-            await found(bus)
-            await bus.create_channel("orders", "work")
-            for number in range(6):
-                await bus.publish("orders", str(number), durable=True)
-        stored.set()
-
-    async def main() -> None:
-        nodes = await started(world)
-        world.launch("publisher", "c1", publisher)
-        await stored.wait()
-        assert world.suspend(nodes[1])
-        consumer = world.launch("consumer", "c2", lambda: drained("sim://b1:7420", done, 3))
-        while len(done) < 3:
-            await asyncio.sleep(1.0)
-        world.kill(consumer)
-        assert world.crash(nodes[0])
-        world.wake(nodes[1])
-        world.launch("other", "c3", lambda: drained("sim://b3:7420", again, 3))
-        await asyncio.sleep(2 * LONG)
-        assert not again, "nobody knows what is left"
-        world.start(nodes[0])
-        while len(again) < 3:
-            await asyncio.sleep(1.0)
-
-    stored = asyncio.Event()
-    world.run(main())
-    assert (done, again) == (["0", "1", "2"], ["3", "4", "5"])
-    assert world.loop.failures == []
-
-
-def test_a_mirror_that_slept_while_it_waited_looks_again_before_it_takes_over(world: World) -> None:
-    """The others missed its node before it slept; while it slept that came back to them. What it hears of that comes after its time is over."""
-
-    async def founder() -> None:
-        async with busway.connect("sim://b1:7420", learn=False) as bus:
-            await found(bus)
-
-    def taken() -> int:
-        return sum("has taken over the channels of" in record.getMessage() for _, record in world.logged.records)
-
-    async def main() -> None:
-        nodes = await started(world)
-        world.launch("founder", "c1", founder)
-        await asyncio.sleep(2.0)
-        cut = [way for name in ("b2", "b3") for way in (("b1", name), (name, "b1"))]
-        for way in cut:
-            world.network.block(*way)
-        await asyncio.sleep(7.0)
-        away = [way for name in ("b1", "b3") for way in (("b2", name), (name, "b2"))]
-        for way in away:
-            world.network.block(*way)
-        assert world.suspend(nodes[1])
-        for way in cut:
-            if way not in away:
-                world.network.unblock(*way)
-        await asyncio.sleep(LONG)
-        world.wake(nodes[1])
-        await asyncio.sleep(1.0)
-        world.network.heal()
-        await asyncio.sleep(LONG)
-        assert not missing_links(nodes)
-
-    world.run(main())
-    assert taken() == 0
     assert world.loop.failures == []

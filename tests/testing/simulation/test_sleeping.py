@@ -10,7 +10,7 @@ import pytest
 
 import busway
 from busway.testing.simulation.world import Node, World
-from tests.support.simulated_mirrors import LONG, SETTINGS, drained, found, started
+from tests.support.simulated_mirrors import LONG, SETTINGS, found, started
 
 COUNT = 20
 
@@ -115,48 +115,4 @@ def test_a_sleep_that_every_client_bears_ends_no_connection(world: World, beats:
         publisher.over.set()
 
     world.run(main())
-    assert world.loop.failures == []
-
-
-def test_a_node_that_slept_hands_nothing_out_before_it_knows_what_its_mirror_did(world: World) -> None:
-    """It is cut off, so that it can't know: what it remembers of links that have ended long ago is no word of its mirror."""
-    done, again = list[str](), list[str]()
-    stored = asyncio.Event()
-
-    async def publisher() -> None:
-        async with busway.connect("sim://b1:7420", learn=False, reconnect=()) as bus:
-            await found(bus)
-            await bus.create_channel("orders", "work")
-            for number in range(6):
-                await bus.publish("orders", str(number), durable=True)
-        stored.set()
-
-    async def other() -> None:
-        async with busway.connect("sim://b1:7420", learn=False) as bus, bus.channel("orders", "work") as channel:
-            async for message in channel:
-                again.append(message.text)
-
-    async def main() -> None:
-        nodes = await started(world)
-        world.launch("publisher", "c1", publisher)
-        await stored.wait()
-        assert world.suspend(nodes[0])
-        await asyncio.sleep(2.0)  # what comes now is all that it hears of the others when it wakes
-        for name in ("b2", "b3"):
-            world.network.block("b1", name)
-            world.network.block(name, "b1")
-        consumer = world.launch("consumer", "c2", lambda: drained("sim://b3:7420", done, 3))
-        while len(done) < 3:
-            await asyncio.sleep(1.0)
-        world.kill(consumer)
-        world.wake(nodes[0])
-        world.launch("other", "c3", other)
-        await asyncio.sleep(LONG)
-        assert not again
-        world.network.heal()
-        while len(again) < 3:
-            await asyncio.sleep(1.0)
-
-    world.run(main())
-    assert (done, again) == (["0", "1", "2"], ["3", "4", "5"])
     assert world.loop.failures == []

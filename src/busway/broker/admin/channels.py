@@ -121,9 +121,7 @@ async def _letters(hub: "Hub", message: Message, what: Literal["dead", "redrive"
     if guid == hub.guid:
         driver = hub.channels.get(question.stream, name)
         letters = list(question.letters)
-        states = await (
-            look(driver, letters) if what == "dead" else send_back(hub.runtime, hub.peers.channels, driver, letters)
-        )
+        states = await (look(driver, letters) if what == "dead" else send_back(hub.runtime, driver, letters))
         return {"states": states}
     answers = await hub.peers.channels.dead_letters(what, question.stream, name, question.letters, guid)
     if not answers:

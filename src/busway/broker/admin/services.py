@@ -42,6 +42,13 @@ class KeptQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1000
 
 
+class PromoteQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a request on `$bus/cluster/promote`: a node, and whether its copy may be incomplete."""
+
+    node: Annotated[str, msgspec.Meta(min_length=1)]
+    force: bool = False
+
+
 def register(engine: Engine) -> None:
     """Have the engine pass requests on these topics to the hub."""
     for topic in (*_SERVICES, *_LATER, *_OWN):
@@ -242,11 +249,12 @@ async def cluster(hub: "Hub", message: Message) -> dict[str, Any]:  # noqa: ARG0
     return await hub.peers.members.figures()
 
 
-async def take_over(hub: "Hub", message: Message) -> dict[str, Any]:
-    """Take over for a node that never comes back, for `busway cluster --take`. The payload names the node."""
-    return hub.peers.members.take_over(bytes(message.payload).decode(errors="replace").strip())
+async def promote(hub: "Hub", message: Message) -> dict[str, Any]:
+    """`$bus/cluster/promote`: own the streams of a failed node from now on."""
+    question = msgspec.json.decode(message.payload, type=PromoteQuestion)
+    return await hub.peers.members.promote(question.node, force=question.force)
 
 
-_LATER: Final = streams.SERVICES | channels.SERVICES | {CLUSTER: cluster, f"{CLUSTER}/take": take_over}
+_LATER: Final = streams.SERVICES | channels.SERVICES | {CLUSTER: cluster, f"{CLUSTER}/promote": promote}
 _OWN: Final = {"$bus/stored": streams.stored}
 """Services that get the session of the requester."""

@@ -13,6 +13,7 @@ import msgspec
 
 from busway._core import Message, Selection, select_records
 from busway.broker.admin.survey import with_parts
+from busway.broker.streams import set_aside
 from busway.broker.streams.stream import Stream
 from busway.common import environment
 from busway.errors import BusError, Code, Rejected
@@ -83,6 +84,13 @@ class ReadQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expired: bool = False
     broker: _Guid | None = None
     """The node of the cluster whose part is read."""
+
+
+class RecoverQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload of a request on `$bus/stream/recover`: a folder that `$bus/stream/aside` has, and an offset."""
+
+    folder: str
+    begin: _Natural = msgspec.field(default=0, name="from")
 
 
 class StoredQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -288,6 +296,19 @@ def _checked(make: Callable[[], StreamConfig]) -> StreamConfig:
         raise Rejected(str(error), code=Code.INVALID_SETTING) from error
 
 
+async def aside(hub: "Hub", message: Message) -> dict[str, Any]:  # noqa: ARG001 - the request has no payload
+    """`$bus/stream/aside`: the records that are set aside in the data folder."""
+    return {"aside": await asyncio.to_thread(set_aside.listed, hub.folder)}
+
+
+async def recover(hub: "Hub", message: Message) -> bytes:
+    """`$bus/stream/recover`: the offset to read next, the end, and a block of records that were set aside."""
+    question = msgspec.json.decode(message.payload, type=RecoverQuestion)
+    most = max(min(_BLOCK, hub.settings.frame - KiB), 1)
+    following, end, block = await asyncio.to_thread(set_aside.fetch, hub.folder, question.folder, question.begin, most)
+    return _HEAD.pack(following, end) + block
+
+
 SERVICES: Final[dict[str, Service]] = {
     "$bus/stream/create": create,
     "$bus/stream/update": update,
@@ -295,5 +316,7 @@ SERVICES: Final[dict[str, Service]] = {
     "$bus/stream/list": listed,
     "$bus/stream/topics": topics,
     "$bus/stream/find": find,
+    "$bus/stream/aside": aside,
+    "$bus/stream/recover": recover,
     "$bus/read": read,
 }

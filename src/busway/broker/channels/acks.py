@@ -54,9 +54,9 @@ class Acks:
         self._do(consumer, driver, call, [actions])
 
     def _check_ownership(self, consumer: Who, driver: ChannelDriver, given: Iterable[Span]) -> None:
-        if driver.machine.suspended or not self._peers.owns(driver.stream.copied):
+        if driver.machine.suspended:
             driver.machine.revoke(consumer, given)
-            text = "the mirror of this broker may deliver from it now; the message may be redelivered"
+            text = "another broker may own it, and deliver from it; the message may be redelivered"
             raise StoreFailed(f"channel {driver.name!r}: {text}")
 
     def _do(self, consumer: Who, driver: ChannelDriver, call: int, steps: Iterable[list[Action]]) -> None:

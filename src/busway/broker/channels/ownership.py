@@ -1,11 +1,9 @@
 """The ownership of channels: which channels this broker may deliver from.
 
-These are its own, unless its mirror may have taken over, and those of a failed broker that it mirrors. The cluster
-calls it.
+These are its own, unless a mirror may have been promoted in its place, and those of a broker that it replaces. The
+cluster calls it.
 """
 
-import asyncio
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from busway.broker.channels.driver import ChannelDriver, ProgressStore
@@ -17,7 +15,7 @@ from busway.errors import Code, Rejected
 if TYPE_CHECKING:
     from busway.broker.channels.manager import Channels
 
-_AWAY: Final = "its own broker delivers from it again"
+_AWAY: Final = "another broker delivers from it"
 """Why a channel ends here for its consumers."""
 
 
@@ -87,53 +85,24 @@ class Ownership:
                 count += 1
         return count
 
-    def absorb(
-        self, stream: Stream, states: States, made: Iterable[str], gone: Iterable[str], since: int = 0
-    ) -> "list[asyncio.Future[None]]":
-        """Merge the progress that another broker made while it delivered from a stream's channels.
-
-        `made` and `gone`: the channels that were created and removed there. `since`: the epoch at which that broker
-        began; a channel created here later is not one of those that it removed. The returned futures are done when the
-        journal has recorded the changes.
-        """
-        channels = self._channels.channels.get(stream.number)
-        if channels is None:
-            return []
-        written: list[asyncio.Future[None] | None]
-        removed = [channels[name] for name in gone if name in channels]
-        written = [
-            self._channels.forget_channel(driver) for driver in removed if not since or driver.machine.epoch < since
-        ]
-        for name, state in states.items():
-            if (driver := channels.get(name)) is not None:
-                machine = driver.machine
-                # A channel created there was created here, too, independently.
-                merge = machine.unite if name in made else machine.absorb
-                written.append(driver.do(merge(state, driver.now)))
-            elif name in made:
-                state.config = state.config or ChannelConfig()
-                written.append(self._channels.journals[stream.number].write(list(state.entries())))
-                self._channels.await_consumer(self._channels.open(stream, state))
-        return [future for future in written if future is not None]
-
     # Channels of other brokers.
 
     def get(self, guid: str, name: str) -> Stream:
-        """The replica of a stream that this broker has taken over."""
+        """The replica of a stream that this broker owns by a promotion."""
         if (stream := self._adopted.get((guid, name))) is None:
             reason = f"this broker does not deliver from the stream {name!r} of {guid}; ask that broker"
             raise Rejected(reason, code=Code.NO_STREAM)
         return stream
 
     def found(self, guid: str, stream: str, channel: str | None) -> list[ChannelDriver]:
-        """One channel of a stream that this broker has taken over, or all."""
+        """One channel of a stream that this broker owns by a promotion, or all."""
         channels = self._channels.channels.get(self.get(guid, stream).number, {})
         if channel is not None and channel not in channels:
             raise Rejected(f"the stream {stream!r} has no channel {channel!r}", code=Code.NO_CHANNEL)
         return list(channels.values()) if channel is None else [channels[channel]]
 
     def adopt(self, guid: str, stream: Stream, journal: ProgressStore, states: States) -> None:
-        """Take over: deliver from this replica of a stream, with the progress that its channels have."""
+        """Deliver from this replica of a stream, with the progress that its channels have."""
         self._adopted[guid, stream.name] = stream
         self._channels.journals[stream.number] = journal
         self._channels.channels[stream.number] = {}
@@ -142,12 +111,22 @@ class Ownership:
             self._channels.await_consumer(self._channels.open(stream, state))
 
     def release(self, guid: str) -> None:
-        """Hand back all streams of a broker: deliver from its replicas no longer."""
-        for key in [key for key in self._adopted if key[0] == guid]:
-            stream = self._adopted.pop(key)
+        """Deliver from the replicas of a broker no longer."""
+        for name in [name for owner, name in self._adopted if owner == guid]:
+            self.release_stream(guid, name)
+
+    def release_stream(self, guid: str, name: str) -> None:
+        """Deliver from one replica no longer."""
+        if (stream := self._adopted.pop((guid, name), None)) is not None:
             for driver in list(self._channels.channels.pop(stream.number, {}).values()):
                 self._channels.end(driver, Code.NO_STREAM, _AWAY)
             self._channels.journals.pop(stream.number, None)
+
+    def remove(self, guid: str, stream: str, channel: str) -> None:
+        """A channel was removed in the whole cluster: remove it from a replica."""
+        replica = self._adopted.get((guid, stream))
+        if replica is not None and (driver := self._channels.channels[replica.number].get(channel)) is not None:
+            self._channels.forget_channel(driver).add_done_callback(ignore_failure)
 
     def _own(self) -> list[ChannelDriver]:
         every = (driver for channels in self._channels.channels.values() for driver in channels.values())

@@ -62,7 +62,7 @@ class Stream:
         self.watcher: Callable[[], object] | None = None
         """Is called when more of the stream may have been written."""
         self.awaited = False
-        """Whether lost messages may come back from a mirror."""
+        """Whether a mirror may have lost messages, or own the stream. Readers wait until that is known."""
         self._delayed: dict[Callable[[], object], None] = {}
         """Functions that are called when no more lost messages can come back."""
         self.new = False
@@ -192,7 +192,7 @@ class Stream:
     # Reading.
 
     def wait_for_mirror(self, *, yes: bool) -> None:
-        """Set whether lost messages may come back from a mirror. Until then no reader continues behind a hole."""
+        """Set whether a mirror may have lost messages, or own the stream. Until that is known readers wait."""
         self.awaited = yes
         if not yes:
             try:
@@ -203,14 +203,9 @@ class Stream:
             for again in delayed:
                 self._runtime.loop.call_soon(again)
 
-    @property
-    def _holed(self) -> bool:
-        """Whether the stream has a hole that a mirror may fill."""
-        return self.awaited and any(end is not None and end > begin for _, _, begin, end, _ in self.log.damage)
-
-    async def _whole(self) -> None:
-        """Wait until the stream has no hole that a mirror may fill."""
-        while self._holed:
+    async def readable(self) -> None:
+        """Wait until the mirrors of the broker have answered."""
+        while self.awaited:
             mended = asyncio.Event()
             self._delayed[mended.set] = None
             await mended.wait()
@@ -231,11 +226,11 @@ class Stream:
         If `first` is above `offset`, the stream has no records between them. `next` is the offset to read next. Raises
         DataFailed.
         """
+        if self.awaited:
+            self._delayed[again] = None
+            return None
         block = self.log.read(offset, most)
         if block[0] > offset:
-            if self._holed and offset >= self.log.first:
-                self._delayed[again] = None
-                return None
             self.report_damage()
         return block
 
@@ -249,7 +244,7 @@ class Stream:
 
     def begin_at(self, moment: int, found: Callable[[int], object]) -> int | None:
         """The result of find_time(). None: `found` is called with it later. Raises DataFailed."""
-        if self._holed:
+        if self.awaited:
             self._delayed[lambda: found(self._found_time(moment))] = None
             return None
         return self.log.find_time(moment)
@@ -264,17 +259,17 @@ class Stream:
 
     async def find_time(self, moment: int) -> int:
         """The offset of the first record that was stored at this time (nanoseconds) or later."""
-        await self._whole()
+        await self.readable()
         return self.log.find_time(moment)
 
     async def find(self, topic: str, sequence: int) -> int | None:
         """The offset of the first record of a topic with this sequence or a later one."""
-        await self._whole()
+        await self.readable()
         return self.log.find(topic, sequence)
 
     def skip(self, offset: int, selection: Selection) -> int:
         """The first offset, from this one on, whose record may match a selection. Raises DataFailed."""
-        return offset if self._holed else self.log.skip(offset, selection)
+        return offset if self.awaited else self.log.skip(offset, selection)
 
     async def topics(self) -> list[tuple[str, int, int, int]]:
         """Of each topic: its name, its first and last sequence, and the number of records."""

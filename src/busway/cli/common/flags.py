@@ -127,6 +127,8 @@ def with_environment(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_variable(annotation: Any, verb: str) -> Any:
+    if annotation is typer.Context:
+        return annotation
     kind, option = get_args(annotation)
     if not isinstance(option, OptionInfo) or option.envvar:
         return annotation

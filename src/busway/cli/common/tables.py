@@ -14,7 +14,7 @@ from rich.text import Text
 from busway.cli.common import values
 from busway.cli.common.values import one_line
 
-_DURATIONS: Final = {"max_age", "once", "lease", "uptime", "max_processing", "takeover"}
+_DURATIONS: Final = {"max_age", "once", "lease", "uptime", "max_processing"}
 _TIMES: Final = {"time", "held_since"}
 _SIZES: Final = {"bytes", "frame", "topic_bytes", "outbox"}
 _UNLIMITED: Final = {"lease", "max_deliveries"}

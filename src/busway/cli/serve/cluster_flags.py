@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import busway
 from busway.cluster.config import DEFAULT
@@ -23,7 +23,7 @@ def cluster_of(
     advertise: list[str] | None,
     *,
     discover: bool,
-    mirror: tuple[str | None, float | None, float | None],
+    mirror: tuple[str | None, float | None],
     tls: busway.TLS | None,
 ) -> busway.Cluster | None:
     """Return the node's cluster, or None without cluster flags. Raises ValueError for conflicting flags."""
@@ -35,12 +35,12 @@ def cluster_of(
             raise ValueError(
                 "--cluster-key-file, --cluster-ca and --advertise are for a cluster: give --cluster or --servers"
             )
-        if mirror != (None, None, None):
-            raise ValueError("--mirror-of, --mirror-wait and --takeover are for a cluster: give --cluster or --servers")
+        if mirror != (None, None):
+            raise ValueError("--mirror-of and --mirror-wait are for a cluster: give --cluster or --servers")
         return None
     key = _cluster_key(key_file)
     listed = chosen(None, servers, file)
-    of, wait, takeover = mirror
+    of, wait = mirror
     if tls is not None:
         client_context(tls)  # reports a bad file now instead of at the first link
     made = busway.Cluster(
@@ -52,8 +52,7 @@ def cluster_of(
         discover=discover,
         tls=tls,
     )
-    given: dict[str, Any] = {"mirror_wait": wait, "takeover": takeover}
-    return dataclasses.replace(made, **{name: value for name, value in given.items() if value is not None})
+    return made if wait is None else dataclasses.replace(made, mirror_wait=wait)
 
 
 def _cluster_key(file: str | None) -> str | bytes | None:

@@ -188,17 +188,6 @@ def serve(
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
-    takeover: Annotated[
-        float | None,
-        typer.Option(
-            "--takeover",
-            help="Time after which the mirror of a failed node delivers from its channels; must be the same at all nodes. At least 6s: a node that is cut off notices it after 5s of silence, and must stop delivering before its mirror begins.",
-            parser=values.duration,
-            metavar="TIME",
-            show_default="6s",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
     discover: Annotated[
         bool,
         typer.Option(
@@ -359,7 +348,7 @@ def serve(
             cluster_key,
             advertise,
             discover=discover,
-            mirror=(mirror_of, mirror_wait, takeover),
+            mirror=(mirror_of, mirror_wait),
             tls=None if cluster_ca is None else busway.TLS(cert=cert, key=key, ca=cluster_ca),
         )
         server = busway.serve(

@@ -19,7 +19,8 @@ from busway.errors import StoreFailed
 from busway.settings import KiB
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.channels.manager import Channels
+    from busway.broker.runtime import Runtime
 
 _ENTRIES: Final = 256 * KiB
 """Approximate bytes of entries in one message."""
@@ -43,10 +44,14 @@ class _Transfer:
 class ChannelProgress:
     """Replication of the channel progress of one broker."""
 
-    def __init__(self, hub: "Hub", send: Callable[[int, Word], None], patience: float) -> None:
-        self._hub = hub
+    def __init__(
+        self, runtime: "Runtime", channels: "Callable[[], Channels]", send: Callable[[int, Word], None], wait: float
+    ) -> None:
+        """`wait`: the seconds that an acknowledgement waits for a mirror."""
+        self._runtime = runtime
+        self._channels = channels
         self._send = send
-        self._patience = patience
+        self._wait = wait
         self._serials = count(1)
         self._transfers: dict[tuple[int, str], _Transfer] = {}
         """Transfers, by link and stream."""
@@ -59,10 +64,10 @@ class ChannelProgress:
 
     def begin(self, conn: int, guid: str, stream: Stream, number: int) -> None:
         """Start to send the channel progress of a stream. `number` identifies the stream at the mirror."""
-        if isinstance(journal := self._hub.channels.journal_of(stream), ProgressLog):
+        if isinstance(journal := self._channels().journal_of(stream), ProgressLog):
             transfer = self._transfers[conn, stream.name] = _Transfer(guid, stream.name, number)
             if stream.config.safety == "mirrored":
-                self._states.setdefault(stream.name, ProgressState(self._patience))
+                self._states.setdefault(stream.name, ProgressState(self._wait))
             journal.watcher = partial(self._recorded, stream.name, journal)
             journal.look(partial(self._send_snapshot, conn, transfer, journal))
 
@@ -82,9 +87,13 @@ class ChannelProgress:
         """The link to a mirror has ended. `ends`: the mirror announced that it stops."""
         for key in [key for key in self._transfers if key[0] == conn]:
             del self._transfers[key]
+        self.lost(guid, ends=ends)
+
+    def lost(self, guid: str, *, ends: bool) -> None:
+        """A mirror is not linked any more. `ends`: it can't be promoted any more, so nothing waits for it."""
         for state in self._states.values():
-            state.lost(guid, self._hub.loop.time(), ends=ends)
-        self._hub.clock.arm()
+            state.lost(guid, self._runtime.loop.time(), ends=ends)
+        self._runtime.arm()
 
     def heard(self, conn: int, word: Heard, name: str) -> None:
         """A mirror has written entries."""
@@ -95,7 +104,7 @@ class ChannelProgress:
     def refuse(self) -> None:
         """This node stops delivering, so refuse all acknowledgements that wait."""
         for state in self._states.values():
-            state.refuse(Unsure("the mirror of this broker may have taken over; the message may be redelivered"))
+            state.refuse(Unsure("another node owns the channels of this broker now; the message may be redelivered"))
 
     def expire(self, now: float) -> None:
         for state in self._states.values():
@@ -115,10 +124,10 @@ class ChannelProgress:
         state = self._states.get(name)
         if state is None:
             return None
-        future = state.note(serial, self._hub.loop.time(), self._hub.loop.create_future)
+        future = state.note(serial, self._runtime.loop.time(), self._runtime.loop.create_future)
         if future is not None:
-            self._hub.clock.arm()
-            self._hub.loop.call_soon(self._hub.flush)
+            self._runtime.arm()
+            self._runtime.loop.call_soon(self._runtime.flush)
         return future
 
     def _send_snapshot(self, conn: int, transfer: _Transfer, journal: ProgressLog, entries: list[Entry]) -> None:
@@ -126,7 +135,7 @@ class ChannelProgress:
         if self._transfers.get((conn, transfer.name)) is transfer:
             transfer.snapshot = next(self._serials)
             self._send_entries(conn, transfer, entries, transfer.snapshot, _position(journal), snapshot=True)
-            self._hub.loop.call_soon(self._hub.flush)
+            self._runtime.loop.call_soon(self._runtime.flush)
 
     def _send_entries(
         self,

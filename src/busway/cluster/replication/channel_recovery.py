@@ -16,7 +16,7 @@ from busway.cluster.replication.messages import Recall, Recalled, Word
 from busway.cluster.replication.primary import Primary, Sending
 
 if TYPE_CHECKING:
-    from busway.broker.hub import Hub
+    from busway.broker.channels.manager import Channels
 
 log = logging.getLogger("busway.cluster")
 
@@ -24,9 +24,14 @@ log = logging.getLogger("busway.cluster")
 class ChannelRecovery:
     """Recovery of the channels of one broker."""
 
-    def __init__(self, hub: "Hub", send: Callable[[int, Word], None], removed: Callable[[str, str], int]) -> None:
+    def __init__(
+        self,
+        channels: "Callable[[], Channels]",
+        send: Callable[[int, Word], None],
+        removed: Callable[[str, str], int],
+    ) -> None:
         """`removed` returns when a channel of a stream was removed, or 0."""
-        self._hub = hub
+        self._channels = channels
         self._removed = removed
         self._send = send
         self._known: dict[int, Stamp] = {}
@@ -36,7 +41,7 @@ class ChannelRecovery:
 
     def begin(self, stream: Stream, sending: Sending, known: Stamp | None) -> None:
         """A transfer to a mirror begins. `known`: the position in the channel journal that the mirror has."""
-        journal = self._hub.channels.journal_of(stream)
+        journal = self._channels().journal_of(stream)
         if known is not None and isinstance(journal, ProgressLog) and journal.lineage is not None:
             sending.recall = journal.lineage.lacks(known)
             self._known[sending.number] = known
@@ -58,13 +63,13 @@ class ChannelRecovery:
         if word.more:
             return False
         del self._parts[word.number]
-        journal, loss = self._hub.channels.journal_of(stream), sending.recall
+        journal, loss = self._channels().journal_of(stream), sending.recall
         if not sending.recall_sent or not isinstance(journal, ProgressLog):
             return False
         states = {
             name: state for name, state in rebuild(entries).items() if self._removed(stream.name, name) <= state.epoch
         }
-        ownership = self._hub.channels.ownership
+        ownership = self._channels().ownership
         ownership.hold(stream, yes=True)  # delivery may have resumed without it after a timeout
         count = ownership.recall(stream, states, lost=loss == "lost")
         journal.mended(self._known[word.number])

@@ -1,6 +1,6 @@
-"""The mirrors and nodes that a node knew, stored in the file `mirrors.json` of its data folder.
+"""The mirrors that a node had, stored in the file `mirrors.json` of its data folder.
 
-The primary driver reads them after a restart to wait for its mirrors; failover reads them to compute the quorum.
+After a restart the primary driver waits for their records, and promotion asks them whether one was promoted.
 """
 
 import logging
@@ -17,23 +17,17 @@ log = logging.getLogger("busway.cluster")
 FILE: Final = "mirrors.json"
 
 
-class _Known(msgspec.Struct, forbid_unknown_fields=True):
+class _Known(msgspec.Struct):
     """The content of the file."""
 
     mirrors: list[str]
     """Mirrors that this node waits for when it starts."""
     heirs: list[str] = []
-    """Mirrors that may deliver from this node's channels while it is down."""
-    nodes: list[str] = []
-    """All nodes of the cluster."""
-    left: bool = False
-    """This node has announced that it stops, so the others do not count it."""
-    taken: dict[str, int] = {}
-    """By mirror: its last take-over whose progress this node has recorded."""
+    """Nodes that may have been promoted in place of this one while it was down."""
 
 
 class KnownMirrors:
-    """The guids of mirrors and nodes. Without a folder they are lost when the broker ends."""
+    """The guids of mirrors. Without a folder they are lost when the broker ends."""
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None else folder / FILE
@@ -54,40 +48,19 @@ class KnownMirrors:
     def heirs(self) -> list[str]:
         return self._known.heirs
 
-    @property
-    def nodes(self) -> list[str]:
-        return self._known.nodes
-
-    @property
-    def left(self) -> bool:
-        return self._known.left
-
-    def taken(self, guid: str) -> int:
-        """The last take-over by this mirror whose progress is completely recorded here; 0: none."""
-        return self._known.taken.get(guid, 0)
-
-    def take(self, guid: str, turn: int) -> None:
-        """Record that the progress of this take-over is completely written."""
-        if turn:
-            self._write(taken=self._known.taken | {guid: turn})
-
-    def leave(self, *, yes: bool) -> None:
-        """Record that this node stops, or that it is back."""
-        self._write(left=yes)
-
     def add(self, guid: str) -> None:
         """Add a mirror."""
-        mirrors, heirs = self._known.mirrors, self._known.heirs
-        self._write(mirrors=_with(mirrors, guid), heirs=_with(heirs, guid))
+        self._write(mirrors=_with(self._known.mirrors, guid))
 
     def keep(self, guids: Iterable[str]) -> None:
         """Wait for these mirrors only at the next start."""
         self._write(mirrors=list(guids))
 
-    def knows(self, nodes: Iterable[str]) -> None:
-        """Record the nodes of the cluster. A node without mirrors does not need them."""
-        if self._known.heirs:
-            self._write(nodes=sorted(nodes))
+    def add_heir(self, guid: str) -> bool:
+        """Add a node that may be promoted in place of this one. Returns whether it is new."""
+        new = guid not in self._known.heirs
+        self._write(heirs=_with(self._known.heirs, guid))
+        return new
 
     def drop(self, guid: str) -> None:
         """Remove a mirror for good."""
@@ -96,7 +69,7 @@ class KnownMirrors:
             heirs=[mirror for mirror in self._known.heirs if mirror != guid],
         )
 
-    def _write(self, **changes: list[str] | dict[str, int] | bool) -> None:
+    def _write(self, **changes: list[str]) -> None:
         known = msgspec.structs.replace(self._known, **changes)
         if known == self._known:
             return

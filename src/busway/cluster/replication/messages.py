@@ -144,27 +144,6 @@ class Heard(msgspec.Struct, frozen=True, array_like=True, tag=12):
     serial: Number
 
 
-class Back(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """The full state of the channels of a stream, sent by the mirror after a take-over."""
-
-    name: _Name
-    entries: tuple[Entry, ...]
-    made: tuple[_Name, ...] = ()
-    """Channels that were created during the take-over."""
-    gone: tuple[_Name, ...] = ()
-    """Channels that were removed during the take-over."""
-    more: bool = False
-    """Another message with the rest follows."""
-    last: bool = False
-    """This message completes the last stream."""
-    turn: Number = 0
-    """When the take-over began by the mirror's clock, in microseconds. The primary applies a turn once. 0: unknown."""
-
-
-class Took(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """The primary has written the state of all channels that the mirror handed back."""
-
-
 class Recall(msgspec.Struct, frozen=True, array_like=True, tag=15):
     """The primary has lost entries of a channel journal and asks for those that the mirror has."""
 
@@ -181,22 +160,7 @@ class Recalled(msgspec.Struct, frozen=True, array_like=True, tag=16):
 
 
 Word: TypeAlias = (
-    Ask
-    | Offer
-    | Part
-    | Noted
-    | Got
-    | Trouble
-    | Gone
-    | Checked
-    | Want
-    | Tail
-    | Changed
-    | Heard
-    | Back
-    | Took
-    | Recall
-    | Recalled
+    Ask | Offer | Part | Noted | Got | Trouble | Gone | Checked | Want | Tail | Changed | Heard | Recall | Recalled
 )
 ToMirror: TypeAlias = Offer | Part | Noted | Gone | Want | Changed | Recall
 _decoder: Final[msgspec.msgpack.Decoder[Word]] = msgspec.msgpack.Decoder(Word)
@@ -214,7 +178,7 @@ def read(packed: bytes) -> Word:
         if isinstance(word, Offer | Changed):  # its name becomes a folder name
             config = word.config
             StreamConfig.make(config.name, **{key: getattr(config, key) for key in SETTINGS})
-        elif isinstance(word, Gone | Back):
+        elif isinstance(word, Gone):
             check_name("stream", word.name)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise Stranger(f"invalid replication message: {error}") from error

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from busway._core import Engine
 from busway.broker.channels.state.progress import Stamp
@@ -22,7 +22,6 @@ from busway.cluster.replication.channel_recovery import ChannelRecovery, log_res
 from busway.cluster.replication.known_mirrors import KnownMirrors
 from busway.cluster.replication.messages import (
     Ask,
-    Back,
     Changed,
     Checked,
     Gone,
@@ -31,7 +30,6 @@ from busway.cluster.replication.messages import (
     Heard,
     Recalled,
     Tail,
-    Took,
     Trouble,
     Word,
     pack,
@@ -60,19 +58,6 @@ def send_to_mirror(engine: Engine, conn: int, message: Word) -> None:
     engine.node(conn, MIRROR, 0, pack(message))
 
 
-class Failover(Protocol):
-    """What the driver asks of the part of a node that takes over channels and hands them back."""
-
-    def before_following(self, conn: int, node: Node, then: Callable[[], None]) -> None:
-        """Hand back what this node did for another one, then call `then`, which asks that node for its streams."""
-
-    def mirror_joined(self) -> None:
-        """This node has a mirror."""
-
-    def received_back(self, conn: int, back: Back | Took) -> None:
-        """A mirror reports what it did with the channels of this node, or that another node has that report."""
-
-
 class PrimaryDriver(NodeProtocolHandler):
     """Replication of one broker: its mirrors, and the node that it mirrors."""
 
@@ -89,15 +74,16 @@ class PrimaryDriver(NodeProtocolHandler):
         recovery: ChannelRecovery,
         replica: ReplicaDriver | None,
         send: Callable[[int, Word], None],
-        failover: Failover,
         *,
+        joined: Callable[[str], object],
+        follows: Callable[[str], bool],
         notice: Callable[[str, dict[str, Any]], object],
         stopping: Callable[[str], bool],
         removed: Callable[[str], bool],
     ) -> None:
-        """`notice` gets events such as `mirror`.
+        """`notice` gets events such as `mirror`, and `joined` the guid of each node that becomes a mirror.
 
-        `stopping` returns whether a node has announced that it stops, and `removed` whether a stream was removed here.
+        `follows` returns whether a node still owns its streams, so that a mirror may copy them from it. `stopping` returns whether a node has announced that it stops, and `removed` whether a stream was removed here.
         """
         self._runtime = runtime
         self._streams = streams
@@ -108,7 +94,8 @@ class PrimaryDriver(NodeProtocolHandler):
         self.recovery = recovery
         self.replica = replica
         self.send = send
-        self._failover = failover
+        self._joined = joined
+        self._follows = follows
         self._notice = notice
         self._stopping = stopping
         self._wait = cluster.mirror_wait
@@ -230,12 +217,7 @@ class PrimaryDriver(NodeProtocolHandler):
 
     def opened(self, conn: int, node: Node) -> None:
         self._linked[conn] = node
-        if self.replica is not None:
-            # The mirror hands back its progress before it asks for streams.
-            self._failover.before_following(conn, node, partial(self._follow, conn, node))
-
-    def _follow(self, conn: int, node: Node) -> None:
-        if self.replica is not None and self._linked.get(conn) is node:
+        if self.replica is not None and self._follows(node.guid):
             self.replica.opened(conn, node)
 
     def closed(self, conn: int, now: float) -> None:  # noqa: ARG002, by the hub's clock
@@ -266,8 +248,6 @@ class PrimaryDriver(NodeProtocolHandler):
             case Heard():
                 if (primary := self._primaries.get(conn)) and (sending := primary.find(message.number)):
                     self.progress.heard(conn, message, sending.config.name)
-            case Back() | Took():
-                self._failover.received_back(conn, message)
             case _ if self.replica is not None:
                 self.replica.heard(conn, message)
 
@@ -280,7 +260,7 @@ class PrimaryDriver(NodeProtocolHandler):
             self._primaries[conn] = Primary(self._numbers)
             self.known.add(node.guid)
             self._next_look = self._now + _LOOK
-            self._failover.mirror_joined()
+            self._joined(node.guid)
         elif conn not in self._primaries:
             return
         for name in [*streams] if ask.all else [*ask.have]:

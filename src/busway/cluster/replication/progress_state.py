@@ -1,24 +1,15 @@
 """The rules for when an acknowledgement of a channel's message waits for the mirrors. Without a clock.
 
-A mirror that takes over must know all acknowledged messages. So an acknowledgement is confirmed once every eligible
-mirror has written it. A mirror is eligible from its first full snapshot until it can no longer take over. A lost
-mirror stays eligible for some time; a mirror that announced its stop does not.
-
-That time is longer than a node delivers without the others, so waiting acknowledgements are refused before they would
-be confirmed. It is also longer than a mirror without its node trusts its own state. Either side may notice only after
-a while that it is cut off. `channel_progress` calls this module.
+A mirror that is promoted must know all acknowledged messages. So an acknowledgement is confirmed once every eligible
+mirror has written it. A mirror is eligible from its first full snapshot on, until it announces that it stops, or does
+not answer for `wait` seconds: then acknowledgements go on with one copy. `channel_progress` calls this module.
 """
 
 import asyncio
 from collections.abc import Callable
 from itertools import takewhile
-from typing import Final
 
-from busway.cluster.protocol import SILENCE
 from busway.errors import BusError
-
-_NOTICED: Final = SILENCE + 1
-"""Seconds after which a node has noticed that it is cut off."""
 
 
 class _Waiting:
@@ -35,8 +26,8 @@ class _Waiting:
 class ProgressState:
     """The waiting acknowledgements of one stream: mirrors by guid, entries by ascending serial."""
 
-    def __init__(self, patience: float) -> None:
-        self.wait = _NOTICED + 2 * patience
+    def __init__(self, wait: float) -> None:
+        self.wait = wait
         """Seconds to wait for a mirror that does not answer."""
         self._mirrors: dict[str, float | None] = {}
         """The eligible mirrors, and since when each is not linked; None: it is linked."""

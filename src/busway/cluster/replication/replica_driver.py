@@ -15,6 +15,7 @@ from busway.broker.channels.state.progress import Entry
 from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node
 from busway.cluster.replication.channel_progress import split
+from busway.cluster.replication.compare import have
 from busway.cluster.replication.copies import Copies, Copy, CopyBroker, found
 from busway.cluster.replication.messages import Heard, Noted, Offer, Part, Recall, Recalled, ToMirror, Trouble, Word
 from busway.cluster.replication.problems import Problems
@@ -67,8 +68,13 @@ class ReplicaDriver:
         *,
         missing: Callable[[str], object],
         known: Callable[[], Iterable[Node]],
+        part: str = "",
     ) -> None:
-        """`missing` is called if the node to mirror was not seen for a while; `known` returns the cluster's nodes."""
+        """`missing` is called if the node to mirror was not seen for a while; `known` returns the cluster's nodes.
+
+        `part`: the streams of this node, which the node to mirror owns by a promotion; empty: its own streams.
+        """
+        self._part = part
         self._runtime = runtime
         self._broker = broker
         self._missing = missing
@@ -77,6 +83,8 @@ class ReplicaDriver:
         self._folder = folder
         self._send = send
         self._stores: dict[str, Copies] = {}
+        self._siblings: dict[str, ReplicaDriver] = {}
+        """The drivers that follow parts, by the guid of the part."""
         self._replica: Replica | None = None
         self._store: Copies | None = None
         self._rates: dict[str, _Rate] = {}
@@ -102,6 +110,42 @@ class ReplicaDriver:
         """The replicas, by guid of the primary and name of the stream."""
         return {(guid, name): copy for guid, store in self._stores.items() for name, copy in store.streams.items()}
 
+    def every(self) -> list[Copy]:
+        """All replicas."""
+        return [copy for store in self._stores.values() for copy in store.streams.values()]
+
+    def missing(self, copies: Iterable[Copy]) -> list[str]:
+        """What these replicas of the primary may lack, as far as this mirror knows. It knows nothing before a link."""
+        texts = []
+        for copy in copies:
+            whole = self._store is not None and self._store.streams.get(copy.name) is copy
+            if holes := have(copy.log).holes:
+                texts.append(f"stream {copy.name!r} lacks {sum(end - begin for begin, end in holes)} damaged records")
+            if not whole or self._replica is None:
+                texts.append(f"stream {copy.name!r}: this mirror was not linked to its node since its start")
+            elif copy.config.store != "memory" and not copy.fresh:
+                texts.append(f"stream {copy.name!r}: the progress of its channels is not complete")
+            if whole and (behind := self.behind(copy.name)):
+                texts.append(f"stream {copy.name!r} lacks {behind} records")
+        failed = {} if self._replica is None else self._replica.failed
+        return texts + [f"stream {name!r} can't be copied: {why}" for name, why in failed.items()]
+
+    def has(self, guid: str) -> bool:
+        """Whether there is a folder for replicas of a node."""
+        return guid in self._stores
+
+    def store(self, guid: str) -> Copies:
+        """The replicas of one primary, which may be none."""
+        return self._open(guid)
+
+    def for_part(self, part: str, owner: str, send: Callable[[int, Word], None]) -> "ReplicaDriver":
+        """The driver that follows streams which another node owns by a promotion. It shares the replicas."""
+        more: dict[str, Any] = {"missing": self._missing, "known": self._known_nodes, "part": part}
+        driver = ReplicaDriver(self._runtime, self._broker, owner, self._folder, send, **more)
+        driver._stores = self._stores
+        self._siblings[part] = driver
+        return driver
+
     def of(self, guid: str) -> list[Copy]:
         """The replicas of one primary."""
         store = self._stores.get(guid)
@@ -123,7 +167,7 @@ class ReplicaDriver:
             log.warning(text, node, self.node)
             return
         self.conn, self.node, self._report_missing_at = conn, node, None
-        self._store = self._open(node.guid)
+        self._store = self._open(self._part or node.guid)
         self._replica = Replica(self._store)
         log.info("this node is a mirror of %s", node)
         self._send(conn, self._replica.ask())
@@ -224,6 +268,10 @@ class ReplicaDriver:
 
     def _rung(self, copy: Copy) -> None:
         """A replica has written more records, or failed to."""
+        self._siblings.get(copy.copied, self).settle(copy)
+
+    def settle(self, copy: Copy) -> None:
+        """Report the end of a replica, or a failure, to its primary."""
         if self._store is not None and self._store.streams.get(copy.config.name) is copy:
             self._settle(copy)
             self._runtime.flush()

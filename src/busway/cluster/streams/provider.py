@@ -125,6 +125,7 @@ class StreamProvider(NodeProtocolHandler):
         await self._turn(conn)
         runtime, stream = self._runtime, self._stream(request.guid, request.name)
         selection = self._selection(request.pattern, request.rules)
+        await stream.readable()
         begin = min(request.offset, stream.safe)
         if begin >= stream.first:
             begin = min(max(stream.skip(begin, selection), begin), stream.safe)

@@ -34,14 +34,16 @@ _LOOK: Final = 0.02
 class _Lookup:
     """A lookup in progress."""
 
+    owner_of: Callable[[str], str]
+    """The node that owns the streams of another one."""
     owners: set[str]
-    """The nodes in question that have not answered."""
+    """The nodes in question whose owners have not answered."""
     left: dict[int, str]
     """The links that have not answered, and the guids of their nodes."""
     done: "asyncio.Future[None]"
     guids: set[str] = field(default_factory=set)
     sure: set[str] = field(default_factory=set)
-    """Nodes that have answered for their own streams."""
+    """Nodes whose owners have answered."""
     runs: list[Run] = field(default_factory=list)
 
     def received(self, conn: int, answer: Placed | BusError) -> None:
@@ -50,9 +52,9 @@ class _Lookup:
         if isinstance(answer, Placed):
             self.guids.update(answer.guids)
             self.runs += answer.runs
-            if owner in answer.guids:
-                self.sure.add(owner)
-            self.owners.discard(owner)
+            sure = {guid for guid in answer.guids if self.owner_of(guid) == owner}
+            self.sure |= sure
+            self.owners -= sure
         if not (self.owners and self.left) and not self.done.done():
             self.done.set_result(None)
 
@@ -66,7 +68,9 @@ class PublishLookup:
         table: "StreamTable",
         calls: Calls,
         copies: Callable[[], Mapping[tuple[str, str], Stream]],
+        owner_of: Callable[[str], str],
     ) -> None:
+        self._owner_of = owner_of
         self._runtime = runtime
         self._table = table
         self._calls = calls
@@ -76,10 +80,10 @@ class PublishLookup:
     async def find(self, question: Place, within: float) -> Placements:
         """Look up publishes here and at the other nodes. Waits `within` seconds at most."""
         nodes = self._calls.nodes
-        left = {conn: node.guid for conn, node in nodes.items()}
-        lookup = _Lookup(set(question.guids), left, self._runtime.loop.create_future())
-        if (here := self._look(question)) is not None:
-            lookup.received(SELF, here)
+        left = {SELF: self._runtime.guid} | {conn: node.guid for conn, node in nodes.items()}
+        lookup = _Lookup(self._owner_of, set(question.guids), left, self._runtime.loop.create_future())
+        here = self._look(question)
+        lookup.received(SELF, StoreFailed("not safe yet") if here is None else here)
         open_calls = [self._calls.send(conn, LOOK_UP, question, partial(lookup.received, conn)) for conn in nodes]
         self._runtime.flush()
         try:

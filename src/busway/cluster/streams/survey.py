@@ -22,7 +22,6 @@ from busway.streams import ChannelInfo, StreamInfo, is_name
 
 if TYPE_CHECKING:
     from busway.broker.channels.manager import Channels
-    from busway.broker.peers import ChannelPeers
     from busway.broker.runtime import Runtime
     from busway.broker.streams.table import StreamTable
     from busway.cluster.members.membership import Membership
@@ -82,21 +81,16 @@ class Survey:
         runtime: "Runtime",
         table: "StreamTable",
         channels: "Callable[[], Channels]",
-        peers: "Callable[[], ChannelPeers]",
         calls: Calls,
         copies: Callable[[], Mapping[tuple[str, str], Stream]],
         elsewhere: Callable[[str], Iterable[str]],
         why: Callable[[str, str], str | None],
         members: Callable[[], "Membership | None"],
     ) -> None:
-        """`channels` returns the channels of this broker; `peers`, those of the cluster.
-
-        `elsewhere` returns the owners of a stream's parts; `why`, the reason why no node delivers from a replica.
-        """
+        """`elsewhere` returns the owners of a stream's parts; `why`, the reason why no node delivers from a replica."""
         self._runtime = runtime
         self._table = table
         self._channels = channels
-        self._peers = peers
         self._calls = calls
         self._elsewhere = elsewhere
         self._why = why
@@ -169,8 +163,6 @@ class Survey:
             if (why := self._why(guid, stream)) is not None:
                 raise StoreFailed(why)
             found, start = channels.ownership.found(guid, stream, channel), _in_replica(start)
-            if what == _SEEK and not self._peers().owns(guid):
-                raise StoreFailed("this node may not own the channel any more; try again in a few seconds")
         if what == _LIST:
             return [own_figures(driver, channels.consumers) for driver in found], 0, [], []
         return [], await channels.seek(found[0], start), [], []
@@ -178,16 +170,13 @@ class Survey:
     async def _letters(
         self, what: str, stream: str, channel: str | None, start: tuple[str, Any], guid: str
     ) -> list[int]:
-        """Look up or redrive dead letters. Only the node that stores the messages of the channel can."""
-        if guid not in {"", self._runtime.guid}:
-            raise Rejected(
-                f"can't redrive dead letters of stream {stream!r} here: node {guid} stores their messages",
-                code=Code.NO_STREAM,
-            )
-        driver, letters = self._channels().get(stream, channel or ""), letters_of(start[1])
-        return await (
-            look(driver, letters) if what == _DEAD else redrive(self._runtime, self._peers(), driver, letters)
-        )
+        """Look up or redrive dead letters. Only the node that owns the channel can."""
+        channels, letters = self._channels(), letters_of(start[1])
+        if guid in {"", self._runtime.guid}:
+            driver = channels.get(stream, channel or "")
+        else:
+            (driver,) = channels.ownership.found(guid, stream, channel or "")
+        return await (look(driver, letters) if what == _DEAD else redrive(self._runtime, driver, letters))
 
     def _stream_figures(self, name: str, guid: str) -> list[dict[str, Any]]:
         """Figures of this node's streams, or of its replicas of another node's."""

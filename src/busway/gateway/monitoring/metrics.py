@@ -239,4 +239,6 @@ def _cluster(stats: Mapping[str, int], nodes: Mapping[str, Any]) -> Iterator[Met
     }
     text = "Messages of a stream that its mirror does not have yet."
     yield gauge("busway_mirror_lag_messages", text, behind, ["stream", "node"])
-    yield counter("busway_takeovers", "Times that a mirror took over here.", nodes["mirroring"]["takeovers"])
+    yield counter("busway_promotions", "Times that this node was promoted.", nodes["mirroring"]["promotions"])
+    aside = sum(one["count"] for one in nodes["mirroring"]["set_aside"])
+    yield gauge("busway_records_set_aside", "Records that only this node has: see busway stream recover.", aside)

@@ -63,6 +63,11 @@ class Disk:
         """Delete the log of a folder."""
         self._files.pop(os.fspath(folder), None)
 
+    def move_log(self, folder: str | os.PathLike[str], place: str | os.PathLike[str]) -> None:
+        """Move the log of a folder."""
+        if (files := self._files.pop(os.fspath(folder), None)) is not None:
+            self._files[os.fspath(place)] = files
+
     def look(self) -> None:
         """Schedule the writes of appended records."""
         for place, log in list(self._logs.items()):

@@ -64,14 +64,24 @@ class Node:
         self.server: busway.Server | None = None
         self.process: Process | None = None
         self.up = asyncio.Event()
-        self.guid = ""
-        """The guid of the last process that ran."""
+        self.guids: list[str] = []
+        """All guids that its processes had, the current one last. It gets a new one when another node replaced it."""
         self.lost = False
         """True if it never runs again and its data is lost."""
         self.starts = 0
         self.failed_starts = 0
         self.error_counts: Counter[str] = Counter()
         """Errors and faults that its processes counted."""
+
+    @property
+    def guid(self) -> str:
+        """The guid of the process, or of the last one that ran."""
+        return self.guids[-1] if self.guids else ""
+
+    @property
+    def serves(self) -> bool:
+        """True if the broker runs and is not starting again."""
+        return self.server is not None and self.server.state == "serving"
 
     @property
     def hub(self) -> "Hub":
@@ -82,7 +92,7 @@ class Node:
 
     def collect_errors(self) -> None:
         """Add the errors that the process counted, before it ends."""
-        if self.up.is_set() and self.server is not None:
+        if self.up.is_set() and self.server is not None and self.serves:
             stats = self.server.stats()
             self.error_counts.update({name: stats[name] for name in ("errors", "faults")})
 
@@ -136,6 +146,7 @@ class World:
         self._replace("open_log", lambda *where, **how: _disk().open_log(*where, **how))
         self._replace("open_front", lambda **how: _disk().open_front(**how))
         self._replace("drop_log", lambda where: _disk().drop_log(where))
+        self._replace("move_log", lambda where, place: _disk().move_log(where, place))
         self._replace("disk_space", lambda _: (1 << 40, 1 << 40))  # the real disk must not affect the run
         for name in ("busway", "asyncio"):
             logger = logging.getLogger(name)
@@ -213,8 +224,13 @@ class World:
             self.crash(node)
             self.loop.call_later(_RETRY, self.start, node, context=Context())
             return
-        node.guid = node.server.guid
+        self.started(node)
         node.up.set()
+
+    def started(self, node: Node) -> None:
+        """Record the guid of a broker, which it may have changed."""
+        if node.server is not None and node.server.guid not in node.guids:
+            node.guids.append(node.server.guid)
 
     def crash(self, node: Node, *, power: bool = False) -> bool:
         """Kill the broker, or cut the power of its host. Return False if it was not running."""

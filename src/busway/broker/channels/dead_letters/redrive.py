@@ -16,7 +16,6 @@ from busway.common import environment
 from busway.errors import Code, Rejected, StoreFailed
 
 if TYPE_CHECKING:
-    from busway.broker.peers import ChannelPeers
     from busway.broker.runtime import Runtime
 
 MOST: Final = 1000
@@ -65,15 +64,15 @@ async def look(driver: ChannelDriver, letters: list[Letter]) -> list[int]:
     return [_status(driver, letter, existing) for letter in letters]
 
 
-async def redrive(runtime: "Runtime", peers: "ChannelPeers", driver: ChannelDriver, letters: list[Letter]) -> list[int]:
+async def redrive(runtime: "Runtime", driver: ChannelDriver, letters: list[Letter]) -> list[int]:
     """Send letters back; the status of each."""
     existing = await _existing(driver, letters)
-    name, stream = driver.name, driver.stream
+    name = driver.name
     if driver.over:
         raise Rejected(f"the channel {name!r} was removed", code=Code.NO_CHANNEL)
     machine = driver.machine
-    if machine.suspended or not peers.owns(stream.copied):
-        raise StoreFailed(f"channel {name!r}: the mirror of this broker may deliver from it now; redrive again later")
+    if machine.suspended:
+        raise StoreFailed(f"channel {name!r}: another broker may own it, and deliver from it; redrive again later")
     found = [_status(driver, letter, existing) for letter in letters]
     sent = [letter for letter, status in zip(letters, found, strict=True) if status is Status.OPEN]
     driver.catch_up()

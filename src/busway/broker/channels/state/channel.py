@@ -372,10 +372,6 @@ class Channel:
         """Add the progress that another broker made while this channel was suspended."""
         return self.dispatch.pump(now, self._merge.absorb(state))
 
-    def unite(self, state: ChannelState, now: float) -> list[Action]:
-        """Merge with a channel of the same name that another broker has created independently."""
-        return self.dispatch.pump(now, self._merge.unite(state))
-
     def recover(self, state: ChannelState, now: float) -> list[Action]:
         """Restore the progress that another broker has recorded, after it was lost here."""
         return self.dispatch.pump(now, self._merge.recover(state))

@@ -57,29 +57,6 @@ class Merge:
         out.append(Write(Done(status.name, state.epoch, state.floor)))
         return out
 
-    def unite(self, state: ChannelState) -> list[Action]:
-        """Merge with another channel of the same name that was created independently.
-
-        The merged channel begins at the lower start position of both, and is done with all messages that either is done
-        with. Their epochs were counted independently and can't be compared.
-        """
-        status = self._status
-        state, past = state.copy(), self._backlog.past
-        state.done.put(state.begin, state.floor)
-        begin = max(state.begin, status.first)
-        if begin < past.begin:
-            self._reposition.add_done(state, past.begin)
-            for run in self._in_flight:
-                if run.deliveries > 1:
-                    state.deliveries.put(run.start, run.end, run.deliveries)
-            for start, end, times in past.deliveries:
-                state.deliveries.put(max(start, self._backlog.cursor), end, times)
-            state.epoch, state.begin = status.epoch + 1, begin
-        else:
-            state.epoch, state.begin = status.epoch, past.begin
-        state.floor = state.begin
-        return self.absorb(state)
-
     def recover(self, state: ChannelState) -> list[Action]:
         """Restore the progress that the other broker has recorded, after the channel was lost here and created anew.
 

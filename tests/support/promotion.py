@@ -1,6 +1,8 @@
-"""Three nodes: one that ends, its mirror, and one more."""
+"""Three nodes: one that fails, its mirror, and one more."""
 
 import asyncio
+
+import msgspec
 
 import busway
 from busway.broker.channels.progress_log import ProgressLog
@@ -33,29 +35,41 @@ def alone(*servers):
             mesh.links._timer.cancel()
 
 
-def turns(server):
-    return server._hub.peers.members.ownership
+def promotion(server):
+    return server._hub.peers.members.promotion
 
 
-async def ready(mirror, *guids):
-    """The mirror has heard everything of these nodes' channels, and they know that."""
+async def whole(mirror, *nodes):
+    """The mirror has everything of these nodes, and their channels' progress."""
+    replica = mirror._hub.peers.members.replication.replica
 
-    async def fresh():
-        return all(turns(mirror)._heir.ready(guid) for guid in guids)
+    async def complete():
+        return all((copies := replica.of(node.guid)) and not replica.missing(copies) for node in nodes)
 
-    await eventually(fresh)
+    await eventually(complete)
 
 
-async def stands_in(mirror, guid):
+async def promote(mirror, node, *, force=False):
+    """As `busway cluster promote` does, by the name of the node."""
+    async with mirror.connect() as bus:
+        question = msgspec.json.encode({"node": node, "force": force})
+        return (await bus.request("$bus/cluster/promote", question, timeout=60)).json()
+
+
+async def gone(server, guid):
+    """The link to a node has ended."""
+
+    async def away():
+        return guid not in server._hub.peers.members.members.linked
+
+    await eventually(away)
+
+
+async def delivers(server):
+    """It delivers from its own channels."""
+
     async def does():
-        return guid in turns(mirror).figures()["stands_in_for"]
-
-    await eventually(does)
-
-
-async def hands_out(server):
-    async def does():
-        return turns(server).figures()["hands_out"]
+        return promotion(server).figures()["delivers"]
 
     await eventually(does)
 
