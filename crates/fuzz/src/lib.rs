@@ -360,7 +360,9 @@ impl Driver {
             | Event::Node { .. }
             | Event::Synced(_)
             | Event::Pong { .. }
-            | Event::Conflict { .. } => {}
+            | Event::Conflict { .. }
+            | Event::Login { .. }
+            | Event::Refused { .. } => {}
             Event::Provider { conn, service, .. } => self.shared.push((conn, service)),
             Event::Ask { conn, number, .. } => engine.willing(conn, number, code::OK),
             Event::Call { conn, number, payload, .. } => engine.reply_internal(conn, number, 0, &payload),
