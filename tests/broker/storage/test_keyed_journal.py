@@ -141,11 +141,11 @@ async def test_what_could_not_be_written_is_written_later(tmp_path, monkeypatch,
     await file.start()
     add, full, tries = file._add, True, []
 
-    def fails(records, sync):
+    def fails(records):
         tries.append(records)
         if full:
             raise OSError(28, "No space left on device")
-        add(records, sync)
+        add(records)
 
     monkeypatch.setattr(file, "_add", fails)
     results: list[OSError | None] = []

@@ -1,12 +1,14 @@
 """A journal with keys: an append-only file in which the last entry of each key counts.
 
-One thread writes, and waiting entries share one fsync. The file is rewritten when most of it is obsolete. The pins and
-the definitions of a cluster are stored in such files.
+One thread writes, and waiting entries share one fsync. A failed append is cut off again. Damage is logged and counted,
+and a copy of the damaged file stays. The file is rewritten when most of it is obsolete. The pins and the definitions of
+a cluster are stored in such files.
 """
 
 import asyncio
 import logging
 import os
+import shutil
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,8 +19,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from busway.broker.storage import data_folder, record_format
-from busway.broker.storage.record_file import RecordFile
+from busway.broker.storage.permissions import FILE_MODE
 from busway.broker.storage.record_format import Damage, Found
+from busway.errors import DataFailed
 from busway.settings import MiB
 
 K = TypeVar("K", bound=Hashable)
@@ -45,7 +48,7 @@ class Waiting(NamedTuple):
     done: Done
 
 
-class KeyedJournal(RecordFile, Generic[K, E]):
+class KeyedJournal(Generic[K, E]):
     """The journal in one file. load(), append() and rewrite() run on its thread, the other methods on the loop.
 
     `kind` is the type of the entries, and `key` returns the key of an entry. An entry of which `keeps` is false removes
@@ -62,7 +65,14 @@ class KeyedJournal(RecordFile, Generic[K, E]):
         keeps: Callable[[E], bool] = lambda _: True,
         retry: bool = False,
     ) -> None:
-        super().__init__(file)
+        self.file = file
+        self._fd = -1
+        """The file. It is opened for the first write."""
+        self._end = 0
+        """The length of the file."""
+        self.damaged = 0
+        self.damaged_bytes = 0
+        self.rewritten = 0
         self._magic = magic
         self._decoder: msgspec.msgpack.Decoder[E] = msgspec.msgpack.Decoder(kind)
         self._key = key
@@ -256,7 +266,7 @@ class KeyedJournal(RecordFile, Generic[K, E]):
         else:
             offset = self._end
             if content:
-                self._add(content, os.fsync)
+                self._add(content)
         for key, record, keeps, _ in batch:
             self._put(key, offset, len(record), keeps=keeps)
             offset += len(record)
@@ -297,3 +307,85 @@ class KeyedJournal(RecordFile, Generic[K, E]):
         self._index = {key: (end - size, size) for (key, size), end in zip(sizes.items(), ends, strict=True)}
         self._live = self._end
         data_folder.sync(self.file.parent)
+
+    # The file.
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _content(self) -> bytes:
+        try:
+            return self.file.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise DataFailed(f"{self.file} can't be read: {error.strerror}") from error
+
+    def _report(self, damage: Damage) -> None:
+        self.damaged += 1
+        self.damaged_bytes += damage.size
+        log.warning("%s: %s", self.file, damage)
+
+    def _cut(self, torn: int, *, damage: bool) -> None:
+        """Cut off a torn end. If there is more damage, copy the file before it is rewritten."""
+        self._open_file()
+        if torn:
+            os.ftruncate(self._fd, self._end)
+            os.fsync(self._fd)
+        if damage:
+            copy = self.file.with_name(self.file.name + ".damaged")
+            shutil.copy2(self.file, copy)
+            log.warning("a copy of the damaged file is in %s", copy)
+
+    def _open_file(self) -> int:
+        if self._fd < 0:
+            self._fd = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            data_folder.sync(self.file.parent)
+        return self._fd
+
+    def _add(self, content: bytes) -> None:
+        """Append this to the file."""
+        fd = self._open_file()
+        try:
+            _write(fd, content, self._end)
+            os.fsync(fd)
+        except OSError:
+            try:
+                os.ftruncate(fd, self._end)
+            except OSError as error:
+                # The next append overwrites the rest, or the next start skips it.
+                log.warning(
+                    "%s could not be cut to %d bytes after a failed write: %s",
+                    *(self.file, self._end, error.strerror or error),
+                )
+            raise
+        self._end += len(content)
+
+    def _replace(self, content: Iterable[bytes]) -> None:
+        """Replace the file by a new one. The old one can be read until then. The caller has to sync the folder."""
+        new_file = self.file.with_name(self.file.name + ".new")
+        fd = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        end = 0
+        try:
+            for part in content:
+                _write(fd, part, end)
+                end += len(part)
+            os.fsync(fd)
+            new_file.replace(self.file)
+        except OSError:
+            os.close(fd)
+            new_file.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._fd, self._end = fd, end
+        self.rewritten += 1
+
+
+def _write(fd: int, content: bytes, at: int) -> None:
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(fd, rest, at)
+        at += written
+        rest = rest[written:]

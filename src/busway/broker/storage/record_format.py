@@ -1,7 +1,7 @@
 """The format of records in a file: each one can be found and checked without the earlier ones.
 
 A record is the magic of its file, the length of its body, a CRC-32 over length and body, and the body. A body never
-contains the magic, so a reader can find the next record behind a damaged place. `record_file` reads and writes the
+contains the magic, so a reader can find the next record behind a damaged place. `keyed_journal` reads and writes the
 files.
 """
 
