@@ -42,8 +42,10 @@ enum Place {
 }
 
 impl State {
+    /// Records from here on were not removed. If the first buckets are lost, it is the offset where they began.
     fn first(&self) -> u64 {
-        self.buckets.first().map_or(self.written, |bucket| bucket.summary.base)
+        let base = self.buckets.first().map_or(self.written, |bucket| bucket.summary.base);
+        self.begin.map_or(base, |begin| begin.min(base))
     }
 
     fn place(&self, from: u64) -> Place {

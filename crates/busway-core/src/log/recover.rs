@@ -36,6 +36,8 @@ pub struct Found {
     pub topics: Topics,
     pub once: Once,
     pub waiting: Waiting,
+    /// Records before this offset were removed. None: the log is in memory.
+    pub begin: Option<u64>,
     pub next: u64,
     pub stored: i64,
     pub damage: Vec<Damage>,
@@ -215,6 +217,7 @@ pub fn open(files: &dyn Files, fresh: u64) -> io::Result<Found> {
     opening.finish_removal(begin)?;
     opening.run(begin, end)?;
     opening.measure(begin)?;
+    opening.found.begin = Some(begin);
     Ok(opening.found)
 }
 

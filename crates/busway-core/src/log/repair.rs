@@ -37,7 +37,8 @@ impl Log {
         }
         let last = self.closing.pop();
         let closing = match last {
-            Some(closing) if closing.next == begin => Some(closing),
+            // Another hole may begin where this one ends.
+            Some(closing) if closing.next == begin && closing.hole.to.is_none_or(|to| begin < to) => Some(closing),
             last => {
                 self.closing.extend(last);
                 self.close_hole(begin)?
@@ -149,6 +150,7 @@ impl Log {
             }
         }
         (state.buckets, state.orphans, state.wholes) = (found.buckets, found.orphans, found.wholes);
+        state.begin = found.begin;
         state.loaded.clear();
         state.ends.clear();
         state.written = found.next;
@@ -313,6 +315,27 @@ mod tests {
         assert_eq!(log.append(50, &message(bases[1] + 2)).map(|place| place.again), Ok(true));
         drop(log);
         assert_eq!(all(&opened(&files, settings)), whole);
+    }
+
+    #[test]
+    fn the_first_buckets_are_lost_and_not_removed() {
+        for lost in [1, usize::MAX] {
+            let files = Simulated::new(true);
+            let settings = Settings { bucket_bytes: 500, ..Settings::default() };
+            let whole = filled(&files, settings, 20);
+            let mut names: Vec<String> = files.list().unwrap().into_iter().filter(|name| is_log(name)).collect();
+            names.sort_unstable();
+            for name in names.iter().take(lost) {
+                files.remove(name).unwrap();
+            }
+            let mut log = opened(&files, settings);
+            assert_eq!((log.reader().first(), log.next()), (0, 20));
+            for (begin, end) in holes(&log) {
+                log.mend(&part(&whole, begin, end.unwrap())).unwrap();
+            }
+            log.mended().unwrap();
+            assert_eq!((all(&log), holes(&log)), (whole, vec![]));
+        }
     }
 
     #[test]

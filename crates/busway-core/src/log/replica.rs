@@ -107,7 +107,7 @@ impl Log {
                 begin_with(&*self.shared.files, first)?;
             }
             let mut state = self.shared.state();
-            state.written = first;
+            (state.begin, state.written) = (state.begin.map(|_| first), first);
             self.shared.safe.fetch_max(first, SeqCst);
             drop(state);
             self.next = first;

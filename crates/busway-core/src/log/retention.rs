@@ -91,6 +91,7 @@ impl Shared {
         let mut state = self.state();
         let count = state.buckets.partition_point(|bucket| bucket.summary.base < first);
         let gone: Vec<Bucket> = state.buckets.drain(..count).collect();
+        state.begin = state.begin.map(|_| first);
         state.loaded.retain(|known| known.0 >= first);
         if self.indexed {
             state.orphans.extend(gone.iter().map(|bucket| (bucket.summary.base, bucket.index)));

@@ -92,6 +92,8 @@ pub struct State {
     pub orphans: Vec<(u64, u64)>,
     /// Checkpoints, sorted: their offset, and bytes.
     pub wholes: Vec<(u64, u64)>,
+    /// Records before this offset were removed. None: the log is in memory.
+    pub begin: Option<u64>,
     /// Offset after the last record in a bucket.
     pub written: u64,
     pub failure: Option<Failure>,

@@ -37,13 +37,34 @@ impl Log {
         found: recover::Found,
         indexed: bool,
     ) -> Self {
-        let recover::Found { buckets, bucket, topics, once, waiting, next, stored, damage, orphans, wholes, behind } =
-            found;
+        let recover::Found {
+            buckets,
+            bucket,
+            topics,
+            once,
+            waiting,
+            begin,
+            next,
+            stored,
+            damage,
+            orphans,
+            wholes,
+            behind,
+        } = found;
         let threaded = bell.is_some();
         let shared = Arc::new(Shared {
             files,
             indexed,
-            state: Mutex::new(State { settings, buckets, damage, orphans, wholes, written: next, ..State::default() }),
+            state: Mutex::new(State {
+                settings,
+                buckets,
+                damage,
+                orphans,
+                wholes,
+                begin,
+                written: next,
+                ..State::default()
+            }),
             trimming: Mutex::default(),
             work: Condvar::new(),
             safe: next.into(),
