@@ -30,8 +30,8 @@ from busway.cluster.promotion.owners import Owners
 from busway.cluster.promotion.promotion import Promotion
 from busway.cluster.replicated_map import ReplicatedMap
 from busway.cluster.replication.messages import Word
+from busway.cluster.replication.mirrored_logs import MirroredProgress
 from busway.cluster.replication.primary import Primary, Sending
-from busway.cluster.replication.progress_state import ProgressState
 from busway.cluster.retained.replica import RetainedReplica
 from busway.cluster.streams.provider import StreamProvider
 from busway.cluster.streams.remote import RemoteStreams
@@ -275,12 +275,12 @@ AMONG_NODES: dict[str, tuple[Any, str, Any, list[str], str]] = {
 
 def forget_end(self: Primary, sending: Sending, *, same: bool) -> Word | None:
     """What a node has lost, and its mirror has, is not asked for: the node's word counts."""
-    return self.offer(sending.config, sending.log, None)
+    return self.offer(sending.name, sending.config, sending.log, None)
 
 
 def take_for_sent(self: Primary) -> None:
     """Nothing is sent to the mirror, and what would have been is taken for something that it has."""
-    for sending in self.streams.values():
+    for sending in self.logs.values():
         sending.sent = sending.have = sending.log.written
 
 
@@ -309,9 +309,9 @@ WITH_MIRRORS: dict[str, tuple[Any, str, Any, list[str], str]] = {
     ),
     "a replaced node goes on": (Promotion, "_step_down", nothing, [OVERTHROWN], "own the streams of"),
     "an acknowledgement does not wait for the mirror": (
-        ProgressState,
-        "note",
-        nothing,
+        MirroredProgress,
+        "confirm",
+        lambda self, _: self._progress.confirm(None),
         [OVERTHROWN],
         "is acknowledged under the epoch 1",
     ),

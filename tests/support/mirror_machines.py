@@ -21,7 +21,7 @@ class Shelf:
     """Copies on files in memory; what was put aside is kept for the test."""
 
     def __init__(self):
-        self.files, self.logs, self.aside, self.notes = {}, {}, [], []
+        self.files, self.logs, self.aside = {}, {}, []
         self.room = True
 
     def names(self):
@@ -30,11 +30,11 @@ class Shelf:
     def find(self, name):
         return self.logs.get(name)
 
-    def make(self, config, begin):
-        if (old := self.logs.pop(config.name, None)) is not None:
+    def make(self, name, config, begin):
+        if (old := self.logs.pop(name, None)) is not None:
             self.aside.append(old)
-        files = self.files[config.name] = SimulatedFiles()
-        log = self.logs[config.name] = Log.open(files, begin=begin, **LIMITS)
+        files = self.files[name] = SimulatedFiles()
+        log = self.logs[name] = Log.open(files, begin=begin, **LIMITS)
         return log
 
     def configure(self, config):
@@ -43,12 +43,6 @@ class Shelf:
     def remove(self, name, *, keep):
         if (old := self.logs.pop(name, None)) is not None and keep:
             self.aside.append(old)
-
-    def noted(self, name):
-        return None
-
-    def note(self, name, entries, *, all_):
-        self.notes.append((name, entries, all_))
 
     def check_room(self, size):
         if not self.room:
@@ -103,7 +97,7 @@ class Pair:
 
     def answer(self, ask):
         """The offer, and what comes of it at once."""
-        offer = self.origin.offer(CONFIG, self.log, ask.have.get("s"))
+        offer = self.origin.offer("s", CONFIG, self.log, ask.have.get("s"))
         said = [offer]
         self.tell(offer)
         return said[0]
@@ -121,3 +115,13 @@ class Pair:
     @property
     def copy(self):
         return self.shelf.logs["s"]
+
+
+class Again(Pair):
+    """As a driver does it: what is wanted at once goes behind the offer."""
+
+    def answer(self, ask):
+        offer = super().answer(ask)
+        while (want := self.origin.want("s")) is not None:
+            self.tell(want)
+        return offer

@@ -70,16 +70,17 @@ def payloads(log):
 
 
 async def follows(a, b):
-    """The mirror has all that the node has."""
+    """The mirror has all that the node has: messages, and progress of channels."""
+
+    def same(name, mirrored):
+        copy = mirroring(b).copies.get((a.guid, mirrored.stream.name))
+        found = None if copy is None else dict(copy.logs()).get(name)
+        (primary, *_) = mirroring(a)._primaries.values()
+        written = mirrored.log.written
+        return found is not None and name in primary.logs and found.written == primary.logs[name].have == written
 
     async def equal():
-        copies = mirroring(b).copies
-        return mirroring(a).mirrored and all(
-            (copy := copies.get((a.guid, name))) is not None
-            and copy.log.written == stream.log.written
-            and mirroring(a)._primaries[next(iter(mirroring(a)._primaries))].streams[name].have == stream.log.written
-            for name, stream in streams(a).items()
-        )
+        return mirroring(a).mirrored and all(same(name, mirrored) for name, mirrored in mirroring(a)._logs.items())
 
     await eventually(equal)
 

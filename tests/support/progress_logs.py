@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from busway._core import Log, SimulatedFiles, block_records
+from busway._core import Log, SimulatedFiles
 from busway.broker.channels import progress_log
 from busway.broker.channels.compaction import Compaction
-from busway.broker.channels.progress_records import entries_of
-from busway.broker.channels.state.progress import States, rebuild
+from busway.broker.channels.progress_records import read_states
+from busway.broker.channels.state.progress import States
 from busway.common import environment
 
 
@@ -34,9 +34,9 @@ def make_small(monkeypatch: pytest.MonkeyPatch, worth: int = 2000, bucket: int =
 
 def stored(folder: Path) -> States:
     """The states that the log in this folder has now."""
-    log = Log.view(folder)
-    _, _, block = log.read(log.first, 1 << 30)
-    return rebuild(entry for row in block_records(block) for entry in entries_of(row[4]))
+    states, unreadable = read_states(Log.view(folder))
+    assert not unreadable
+    return states
 
 
 def done(states: States) -> dict[str, set[int]]:

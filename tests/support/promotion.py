@@ -21,7 +21,9 @@ def crash(server):
     for stream in [*server._hub.streams.by_name.values(), *copies]:  # a process that ends lets go of them
         stream._stop_listening()
         stream.log.close()
-    for progress in [*server._hub.channels.journals.values(), *(copy.journal for copy in copies)]:
+    for copy in copies:
+        copy.close_now()
+    for progress in server._hub.channels.journals.values():
         if isinstance(progress, ProgressLog):
             progress.close()
 

@@ -200,6 +200,9 @@ class ChannelPeers(Definitions):
     def changed(self, stream: str, name: str, settings: dict[str, Any] | None, start: tuple[str, Any] | None) -> None:
         """A channel was made or changed, or it was removed; and its start position at other nodes, if it is new."""
 
+    def progress_written(self, stream: "Stream") -> None:
+        """The progress log of a stream has more records on the disk."""
+
     async def survey(self, stream: str, channel: str | None) -> "list[NodeAnswer]":
         """Each other node's figures of one channel, or of all of a stream."""
         return []

@@ -26,8 +26,6 @@ from busway.cluster.promotion.owners import Owners
 from busway.cluster.promotion.owners_file import OwnersFile
 from busway.cluster.promotion.parts import Parts
 from busway.cluster.promotion.promotion import Promotion
-from busway.cluster.replication.channel_progress import ChannelProgress
-from busway.cluster.replication.channel_recovery import ChannelRecovery
 from busway.cluster.replication.known_mirrors import KnownMirrors
 from busway.cluster.replication.primary_driver import PrimaryDriver, send_to_mirror
 from busway.cluster.replication.replica_driver import ReplicaDriver
@@ -90,7 +88,6 @@ class Mesh(Members):
         # Mirrors.
         known = KnownMirrors(hub.folder)
         send = partial(send_to_mirror, hub.engine)
-        progress = ChannelProgress(runtime, self.channels, send, cluster.mirror_wait)
         replica = None
         if hub.folder is not None:
             replica = ReplicaDriver(
@@ -113,7 +110,6 @@ class Mesh(Members):
             self.channels,
             self._calls.nodes,
             notice=self.status.mirror,
-            stopping=self._is_stopping,
             joined=self._mirror_joined,
         )
         self.promotion = Promotion(
@@ -125,29 +121,25 @@ class Mesh(Members):
             content,
             owners,
             known,
-            progress,
             parts,
             changed=self._remote.turned,
             notice=self._promotion_notice,
             name_of=self._name_of,
             restart=hub.restart,
         )
-        recovery = ChannelRecovery(self.channels, send, self.agreement.removed)
         self.replication = PrimaryDriver(
             runtime,
             hub.table,
             self.channels,
             cluster,
             known,
-            progress,
-            recovery,
             replica,
             send,
             joined=self.promotion.mirror_joined,
             follows=self.promotion.owns,
             notice=self.status.mirror,
-            stopping=self._is_stopping,
             removed=self._stream_removed,
+            channel_removed=self.agreement.removed,
         )
 
         services = Services(runtime, self._calls, self._shared_requests)
@@ -177,7 +169,7 @@ class Mesh(Members):
                 self._lookup,
                 self._survey,
             ),
-            ClusterChannels(self.agreement, self.promotion, self._remote_consumers, self._survey),
+            ClusterChannels(self.agreement, self.replication, self.promotion, self._remote_consumers, self._survey),
             self._retained,
             services,
         )
@@ -242,9 +234,6 @@ class Mesh(Members):
 
     def _known_nodes(self) -> Iterable[Node]:
         return self.links.members.known if self.links.started else ()
-
-    def _is_stopping(self, guid: str) -> bool:
-        return self.links.started and guid in self.links.members.stopped
 
     def _name_of(self, guid: str) -> str:
         nodes = (self.members.me, *self.members.known) if self.links.started else ()

@@ -96,9 +96,15 @@ class ClusterChannels(ChannelPeers):
     """The channels of the other nodes, for the broker."""
 
     def __init__(
-        self, definitions: Agreement, promotion: Promotion, consumers: RemoteConsumers, survey: Survey
+        self,
+        definitions: Agreement,
+        replication: PrimaryDriver,
+        promotion: Promotion,
+        consumers: RemoteConsumers,
+        survey: Survey,
     ) -> None:
         self._definitions = definitions
+        self._replication = replication
         self._promotion = promotion
         self._consumers = consumers
         self._survey = survey
@@ -113,6 +119,9 @@ class ClusterChannels(ChannelPeers):
 
     async def agreed(self, key: str) -> None:
         await self._definitions.agreed(key)
+
+    def progress_written(self, stream: Stream) -> None:
+        self._replication.progress_written(stream)
 
     async def survey(self, stream: str, channel: str | None) -> list[NodeAnswer]:
         return await self._survey.ask(Question("list", stream, channel))

@@ -8,7 +8,7 @@ import pytest
 from busway import DataFailed
 from busway.broker.channels import journal_conversion
 from busway.broker.channels.progress_log import ProgressLog
-from busway.broker.channels.state.progress import ChannelState, Stamp, States
+from busway.broker.channels.state.progress import ChannelState, States
 from tests.support.journals import shown
 from tests.support.old_journals import OLD_ENTRIES, old_record
 from tests.support.progress_logs import Disk
@@ -21,8 +21,8 @@ def details(states: States) -> dict[str, tuple]:
     return {name: (*one, *more(states[name])) for name, one in shown(states).items()}
 
 
-async def start(folder: Path, *, copy: bool = False) -> tuple[dict[str, tuple], ProgressLog]:
-    progress = ProgressLog(folder, copy=copy)
+async def start(folder: Path) -> tuple[dict[str, tuple], ProgressLog]:
+    progress = ProgressLog(folder)
     states = await progress.start()
     await progress.stop()
     return details(states), progress
@@ -51,22 +51,12 @@ async def test_all_progress_is_in_the_new_log(tmp_path: Path) -> None:
     assert progress.figures()["damage"] == 0
 
 
-async def test_a_mirror_that_followed_the_journal_follows_the_log(tmp_path: Path) -> None:
-    await after(tmp_path / "stream", len(OLD_ENTRIES))
-    _, progress = await start(tmp_path / "stream")
-    assert progress.lineage is not None
-    count = len(OLD_ENTRIES)
-    assert progress.lineage.lacks(Stamp("0123456789abcdef", 3, count)) == ""
-    assert progress.lineage.lacks(Stamp("0123456789abcdef", 3, count + 1)) == "behind"
-    assert progress.lineage.lacks(Stamp("0123456789abcdef", 1, 41)) == "behind"
-
-
-async def test_a_replica_knows_the_last_stamp(tmp_path: Path) -> None:
-    (tmp_path / "channels.log").write_bytes(b"".join(map(old_record, OLD_ENTRIES)))
-    _, progress = await start(tmp_path, copy=True)
-    assert progress.stamp == Stamp("0123456789abcdef", 3, 1, ((1, 40), (2, 7)))
-    _, progress = await start(tmp_path, copy=True)
-    assert progress.stamp == Stamp("0123456789abcdef", 3, 1, ((1, 40), (2, 7)))
+async def test_the_log_of_a_journal_without_channels_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
+    assert await after(tmp_path / "stream", 1) == {}
+    progress = ProgressLog(tmp_path / "stream")
+    progress.open()
+    assert progress.native.next == 1
+    progress.close()
 
 
 async def test_cut_at_every_byte_it_has_every_whole_entry(tmp_path: Path, caplog, monkeypatch) -> None:
@@ -102,8 +92,7 @@ async def test_damage_is_reported_and_the_damaged_file_is_kept(tmp_path: Path, c
     assert f"a copy of the damaged file is in {tmp_path}/channels.log.damaged" in caplog.text
     assert (tmp_path / "channels.log.damaged").read_bytes() == damaged
     assert found["work"][2:4] == (8, []), "the entry that is lost has the other messages"
-    assert progress.lineage is not None
-    assert progress.lineage.lacks(Stamp("0123456789abcdef", 3, 2)) == "behind", "a mirror may have the rest"
+    assert progress.figures()["damage"] == 0, "it was reported by the conversion"
 
 
 async def test_an_interrupted_conversion_begins_again(tmp_path: Path, monkeypatch) -> None:

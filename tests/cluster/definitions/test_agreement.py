@@ -4,7 +4,6 @@ import pytest
 
 import busway
 from busway.cluster.definitions.definitions import Definition, Definitions
-from busway.cluster.replication.channel_progress import Unsure
 from tests.support.cluster import Cluster
 from tests.support.definitions import channels, streams
 from tests.support.net import eventually
@@ -44,30 +43,6 @@ async def test_a_setting_that_has_its_default_again_has_it_everywhere(cluster: C
     await one.update_channel("orders", "billing", max_deliveries=5, backoff=[1, 5, 30, 120, 600])
     (there,) = await other.channels("orders")
     assert (there.backoff, there.max_deliveries) == ((1, 5, 30, 120, 600), 5)
-
-
-async def test_one_that_the_mirror_may_not_know_yet_is_made(cluster: Cluster, caplog, monkeypatch):
-    """The mirror hears of it when it is back; nobody is told that it is not there."""
-    a, b = await cluster.several(2)
-    one = await cluster.client(a)
-    await one.create_stream("orders", topics=["orders/**"])
-    delivering = b._hub.channels
-    declare = delivering.declare
-
-    async def unsure(*how):
-        await declare(*how)
-        raise Unsure("the mirror may not have it")
-
-    monkeypatch.setattr(delivering, "declare", unsure)
-    await one.create_channel("orders", "billing")
-    assert channels(b, "orders") == {"billing"}
-    told = [(record.levelname, record.getMessage()) for record in caplog.records if "billing" in record.getMessage()]
-    assert told == [
-        (
-            "WARNING",
-            "applied the channel 'billing' of the stream 'orders' of another node, but the mirror may not have it",
-        )
-    ]
 
 
 async def test_a_node_that_was_away_takes_over_what_it_missed(cluster: Cluster, tmp_path):

@@ -38,7 +38,7 @@ def test_a_new_copy_is_whole_and_goes_on() -> None:
     add(pair.log, 50)
     pair.run()
     assert content(pair.copy) == content(pair.log)
-    assert pair.origin.streams["s"].have == 150
+    assert pair.origin.logs["s"].have == 150
     assert pair.origin.in_flight == 0
 
 
@@ -106,6 +106,23 @@ def test_a_node_that_lost_its_end_gets_it_back(left) -> None:
     assert not again.shelf.aside
 
 
+def test_a_node_that_lost_everything_begins_where_its_copy_does() -> None:
+    first = Pair(filled(100))
+    first.ask()
+    first.run()
+    first.copy.trim_to(50)
+    begin = first.copy.first
+    assert 0 < begin <= 50
+    files = SimulatedFiles()
+    lost = Log.open(files, **LIMITS)
+    again = Pair(lost, first.shelf)
+    assert again.ask().how == "check"
+    assert content(lost) == content(first.copy)
+    assert lost.first == begin
+    lost.close()
+    assert Log.open(files.survivor(), **LIMITS).damage == [], "nothing is missing before it"
+
+
 def test_nothing_is_taken_back_where_something_new_has_come() -> None:
     first = Pair(filled(100))
     first.ask()
@@ -134,7 +151,7 @@ def test_nothing_is_taken_back_where_something_new_was_written_meanwhile() -> No
     short.append([row("t", b"new", session=9, number=1)], 1000)
     short.flush()
     again = Pair(short, first.shelf)
-    offer = again.origin.offer(CONFIG, short, again.mirror.ask().have["s"])
+    offer = again.origin.offer("s", CONFIG, short, again.mirror.ask().have["s"])
     short.write()
     again.tell(offer)
     again.run()
@@ -192,8 +209,8 @@ def test_what_is_on_its_way_is_bounded() -> None:
     while (part := pair.origin.part()) is not None:
         sent += len(part.block)
     assert WINDOW <= sent < 2 * WINDOW
-    number = pair.origin.streams["s"].number
-    pair.origin.heard(Got(number, pair.origin.streams["s"].sent))
+    number = pair.origin.logs["s"].number
+    pair.origin.heard(Got(number, pair.origin.logs["s"].sent))
     assert pair.origin.part() is not None
 
 
@@ -231,7 +248,7 @@ def test_what_bears_an_old_number_says_nothing() -> None:
     pair.tell(part)
     assert pair.copy.next == 0
     assert pair.origin.heard(Got(part.number, 100)) is None
-    assert pair.origin.streams["s"].have == 0
+    assert pair.origin.logs["s"].have == 0
     assert pair.origin.heard(Tail(part.number, b"")) is None
 
 
@@ -270,10 +287,10 @@ def test_agreement_of_what_is_on_one_side_only() -> None:
         b"\x91\x01",
         pack(Got(1, 2))[:-1],
         pack(Ask({"s": Have(-1, 0)}, all=True)),
-        pack(Ask({"s" * 65: None}, all=True)),
-        pack(Offer(1, StreamConfig(name="../x", topics=("t",)), Have(0, 0), "on")),
-        pack(Offer(1, CONFIG, Have(0, 1 << 63), "on")),
-        pack(Offer(1, StreamConfig(name="s", topics=("t",), once=float("inf")), Have(0, 0), "on")),
+        pack(Ask({"s" * 74: None}, all=True)),
+        pack(Offer(1, "../x", StreamConfig(name="../x", topics=("t",)), Have(0, 0), "on")),
+        pack(Offer(1, "s", CONFIG, Have(0, 1 << 63), "on")),
+        pack(Offer(1, "s", StreamConfig(name="s", topics=("t",), once=float("inf")), Have(0, 0), "on")),
         pack(Gone("../../streams", removed=True)),
     ],
 )
@@ -406,10 +423,10 @@ class Life:
             if (got := self.mirror.written("s")) is not None:
                 self.back.append(got)
         elif isinstance(word, Ask):
-            self.there.append(self.origin.offer(CONFIG, self.log, word.have.get("s")))
+            self.there.append(self.origin.offer("s", CONFIG, self.log, word.have.get("s")))
         elif (answer := self.origin.heard(word)) is not None:
             self.there.append(answer)
-        if (one := self.origin.streams.get("s")) is not None:
+        if (one := self.origin.logs.get("s")) is not None:
             self.resting = one.state in {"check", "back"}
         return True
 

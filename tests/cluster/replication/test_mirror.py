@@ -99,16 +99,15 @@ async def test_channels_are_copied_with_where_they_stand(nodes):
         await late.ack(await late.take(6, timeout=60))
 
     async def copied():
-        copy = mirroring(b).copies[a.guid, "orders"]
-        floors = {name: state.floor for name, state in copy.journal._states.items()}
-        return floors == {"early": 4, "late": 6}
+        states = mirroring(b).copies[a.guid, "orders"].states()
+        return {name: state.floor for name, state in states.items()} == {"early": 4, "late": 6}
 
     await eventually(copied)
-    assert mirroring(b).copies[a.guid, "orders"].journal._states["early"].config.lease == 7.0
+    assert mirroring(b).copies[a.guid, "orders"].states()["early"].config.lease == 7.0
     await bus.remove_channel("orders", "early")
 
     async def gone():
-        return set(mirroring(b).copies[a.guid, "orders"].journal._states) == {"late"}
+        return set(mirroring(b).copies[a.guid, "orders"].states()) == {"late"}
 
     await eventually(gone)
 

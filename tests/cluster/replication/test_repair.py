@@ -7,7 +7,7 @@ import pytest
 from busway._core import Log, SimulatedFiles
 from busway.cluster.replication.messages import Have
 from busway.cluster.replication.primary import Repair, shared
-from tests.support.mirror_machines import LIMITS, Pair, add, content, copy_some, filled
+from tests.support.mirror_machines import LIMITS, Again, Pair, add, content, copy_some, filled
 from tests.support.mirrored import follows, mirroring, payloads, streams
 from tests.support.net import eventually, until
 from tests.support.stored import row
@@ -51,16 +51,6 @@ def settled(log):
     while log.written < log.next:
         log.clear_signal()
     return log
-
-
-class Again(Pair):
-    """As a driver does it: what is wanted at once goes behind the offer."""
-
-    def answer(self, ask):
-        offer = super().answer(ask)
-        while (want := self.origin.want("s")) is not None:
-            self.tell(want)
-        return offer
 
 
 class Whole:
@@ -127,10 +117,10 @@ def test_what_is_missing_comes_back(tmp_path, begin, end, lost):
     again = Again(log, first.shelf)
     assert again.ask().how == ("check" if lost else "on")
     assert (holes(log), content(settled(log))) == ([], whole)
-    assert again.origin.streams["s"].repair.left == 0
-    again.origin.settle(again.origin.streams["s"])
+    assert again.origin.logs["s"].repair.left == 0
+    again.origin.settle(again.origin.logs["s"])
     again.run()
-    assert again.origin.streams["s"].state == "copying"
+    assert again.origin.logs["s"].state == "copying"
     assert content(again.copy) == whole
     assert not again.shelf.aside
     log.close()
@@ -257,7 +247,7 @@ async def test_a_disk_that_does_not_take_what_comes_back_is_tried_again(known):
         fail()
     again = Again(short, first.shelf)
     again.ask()
-    sending = again.origin.streams["s"]
+    sending = again.origin.logs["s"]
     if not known:
         assert (sending.state, short.next) == ("back", 60)
         fail()

@@ -72,9 +72,9 @@ async def test_a_hole_that_is_found_when_the_copy_has_gone_on(nodes, tmp_path, m
     tear(buckets(tmp_path, a)[0])
     look, linked = Scrub._read, asyncio.Event()
 
-    async def later(self, copy):
+    async def later(self, *which):
         await linked.wait()
-        await look(self, copy)
+        await look(self, *which)
 
     monkeypatch.setattr(Scrub, "_read", later)
     b = await nodes.node("b", mirror_of="a")

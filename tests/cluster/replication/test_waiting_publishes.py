@@ -93,7 +93,8 @@ async def test_an_acknowledgement_waits_for_the_mirror(nodes):
 async def test_without_its_mirror_a_stream_waits_and_goes_on(nodes, caplog):
     a, b = await nodes.pair(wait=0.3)
     told = []
-    mirroring(a)._notice = lambda kind, about: told.append((kind, about.get("stream") or about["name"]))
+    notice = lambda kind, about: told.append((kind, about.get("stream") or about["name"]))  # noqa: E731
+    mirroring(a)._notice = mirroring(a).ack_waits._notice = notice
     bus = await nodes.client(a)
     made = await bus.create_stream("orders", ["orders/**"], safety="mirrored")
     await follows(a, b)
@@ -102,7 +103,7 @@ async def test_without_its_mirror_a_stream_waits_and_goes_on(nodes, caplog):
     await bus.publish("orders/1", b"1", durable=True)  # after a while
     assert (await made.info()).mirrored is False
     assert any("has waited 0.3 s for its mirror" in one for one in caplog.messages)
-    assert mirroring(a).alone == 1
+    assert mirroring(a).ack_waits.alone == 1
     b = await nodes.node("b", mirror_of="a")
     await follows(a, b)
 

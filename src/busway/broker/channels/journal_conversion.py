@@ -7,31 +7,30 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import TypeAlias
 
 import msgspec
 
-from busway._core import Log
-from busway.broker.channels.journal_identity import JournalIdentity
-from busway.broker.channels.progress_records import SNAPSHOT, record
-from busway.broker.channels.state.progress import Entry, Stamp, States, apply
+from busway.broker.channels.state.progress import Entry, States, apply
 from busway.broker.storage import data_folder
 from busway.broker.storage.record_format import Damage, Found, scan
-from busway.common import environment
 from busway.errors import DataFailed
 
 log = logging.getLogger("busway.broker")
 
-_ALL: Final = 1 << 40
-"""Bytes: all records may wait to be written."""
 
-_decoder: msgspec.msgpack.Decoder[Entry | Stamp] = msgspec.msgpack.Decoder(Entry | Stamp)
+class _Stamp(msgspec.Struct, frozen=True, array_like=True, tag="here"):
+    """An entry with the identity of the journal, which the log does not need."""
 
 
-def convert(folder: Path, open_log: Callable[..., Log], *, copy: bool) -> None:
+_OldEntry: TypeAlias = Entry | _Stamp
+_decoder: msgspec.msgpack.Decoder[_OldEntry] = msgspec.msgpack.Decoder(_OldEntry)
+
+
+def convert(folder: Path, create: Callable[[Path, States], None]) -> None:
     """Convert the journal beside this folder of a progress log, if there is one. Raises DataFailed.
 
-    `copy`: the journal is a replica of another broker's.
+    `create` makes a log with these states, complete on the disk.
     """
     file = folder.with_name(data_folder.JOURNAL)
     try:
@@ -41,14 +40,17 @@ def convert(folder: Path, open_log: Callable[..., Log], *, copy: bool) -> None:
     except OSError as error:
         raise DataFailed(f"{file} can't be read: {error.strerror}") from error
     found = list(scan(content, _decode))
-    damage = _report(file, found)
-    entries = [one.entry for one in found if isinstance(one, Found)]
+    damaged = _report(file, found)
+    states: States = {}
+    for one in found:
+        if isinstance(one, Found) and not isinstance(one.entry, _Stamp):
+            apply(states, one.entry)
     try:
-        if damage:
+        if damaged:
             shutil.copy2(file, file.with_name(data_folder.JOURNAL + ".damaged"))
         if folder.exists():  # of a conversion that was interrupted
             shutil.rmtree(folder)
-        _write(open_log(folder, "synced", pending_bytes=_ALL), entries, _stamp(entries, damaged=damage, copy=copy))
+        create(folder, states)
         file.with_name(data_folder.JOURNAL + ".new").unlink(missing_ok=True)
         file.unlink()
         data_folder.sync(file.parent)
@@ -57,14 +59,14 @@ def convert(folder: Path, open_log: Callable[..., Log], *, copy: bool) -> None:
     log.info("%s of an earlier version was converted to the log in %s", file, folder)
 
 
-def _decode(body: bytes) -> Entry | Stamp:
+def _decode(body: bytes) -> _OldEntry:
     try:
         return _decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
 
 
-def _report(file: Path, found: Iterable[Found[Entry | Stamp] | Damage]) -> bool:
+def _report(file: Path, found: Iterable[Found[_OldEntry] | Damage]) -> bool:
     """Report damage. Returns whether the file lacks more than an end that was being written."""
     damage = [one for one in found if isinstance(one, Damage)]
     for one in damage:
@@ -72,27 +74,3 @@ def _report(file: Path, found: Iterable[Found[Entry | Stamp] | Damage]) -> bool:
     if real := not all(one.torn for one in damage):
         log.warning("a copy of the damaged file is in %s.damaged", file)
     return real
-
-
-def _stamp(entries: Iterable[Entry | Stamp], *, damaged: bool, copy: bool) -> Stamp | None:
-    """The identity and length of the journal; None: it has none."""
-    if copy:
-        return next((entry for entry in reversed(list(entries)) if isinstance(entry, Stamp)), None)
-    identity = JournalIdentity(new=False)
-    for entry in entries:
-        identity.found(entry if isinstance(entry, Stamp) else None)
-    stamp = identity.stamp()
-    if damaged:  # any life may lack entries
-        stamp = msgspec.structs.replace(stamp, count=0, ends=tuple((life, 0) for life, _ in stamp.ends))
-    return stamp if stamp.journal else None
-
-
-def _write(opened: Log, entries: Iterable[Entry | Stamp], stamp: Stamp | None) -> None:
-    states: States = {}
-    for entry in entries:
-        apply(states, entry)
-    rows = [record(SNAPSHOT, state.entries()) for state in states.values()]
-    if stamp is not None:
-        rows.append(record(SNAPSHOT, [stamp]))
-    opened.append(rows, environment.time_ns())
-    opened.close()

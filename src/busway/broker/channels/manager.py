@@ -8,6 +8,7 @@ import heapq
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,13 +61,6 @@ class _NoProgressLog:
         return {}
 
 
-def _new_log(stream: Stream) -> ProgressStore:
-    """A progress log in the folder of a stream. A stream in memory has no folder, and its channels end with the broker."""
-    if stream.folder is None:
-        return _NoProgressLog()
-    return ProgressLog(stream.folder, native(stream.config.safety), new=stream.new)
-
-
 class Channels:
     """The channels of one broker, by stream and name."""
 
@@ -96,7 +90,7 @@ class Channels:
 
     async def added(self, stream: Stream) -> None:
         """Open the channels of a new or reopened stream at their recorded progress."""
-        journal = stream.channel_journal() or _new_log(stream)
+        journal = stream.channel_journal() or self._new_log(stream)
         states = await journal.start()
         self.journals[stream.number] = journal
         self.channels[stream.number] = {}
@@ -108,6 +102,13 @@ class Channels:
                 )
                 state.config = ChannelConfig()
             self.await_consumer(self.open(stream, state))
+
+    def _new_log(self, stream: Stream) -> ProgressStore:
+        """A progress log in the folder of a stream. A stream in memory has none: its channels end with the broker."""
+        if stream.folder is None:
+            return _NoProgressLog()
+        written = partial(self._peers.progress_written, stream)
+        return ProgressLog(stream.folder, native(stream.config.safety), new=stream.new, written=written)
 
     async def removed(self, stream: Stream) -> None:
         """End all channels of a removed stream."""

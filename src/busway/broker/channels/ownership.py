@@ -4,10 +4,11 @@ These are its own, unless a mirror may have been promoted in its place, and thos
 cluster calls it.
 """
 
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from busway.broker.channels.driver import ChannelDriver, ProgressStore
-from busway.broker.channels.progress_log import ignore_failure
+from busway.broker.channels.progress_log import ProgressLog, ignore_failure
 from busway.broker.channels.state.progress import ChannelConfig, States
 from busway.broker.streams.stream import Stream
 from busway.errors import Code, Rejected
@@ -43,47 +44,69 @@ class Ownership:
             if not driver.stream.held:
                 driver.unsuspend()
 
-    def hold(self, stream: Stream, *, yes: bool) -> None:
-        """Suspend the channels of one stream while their progress may come back from a mirror, or end that."""
-        if stream.held is yes:
+    def hold(self, stream: Stream) -> None:
+        """Suspend the channels of one stream while lost messages or progress may come back from a mirror."""
+        if stream.held:
             return
-        stream.held = yes
-        for driver in list(self._channels.channels.get(stream.number, {}).values()):
-            if yes:
-                driver.suspend()
-            elif not self.suspended:
-                driver.unsuspend()
+        stream.held = True
+        if isinstance(journal := self._channels.journals.get(stream.number), ProgressLog):
+            journal.rest()
+        for driver in self._of(stream):
+            driver.suspend()
 
-    def confirm_end(self, stream: Stream) -> None:
-        """The stream gets no more of its lost end back: rewind channels that were further."""
+    def unhold(self, stream: Stream, removed: Callable[[str, str], int]) -> int:
+        """The stream and its progress get nothing more back: continue with what there is.
+
+        Channels that were further than the stream is are rewound. `removed` returns when a channel was removed, or 0.
+        Returns how many channels have other progress than before.
+        """
         if stream.end_unconfirmed:
             stream.end_unconfirmed = False
-            for driver in list(self._channels.channels.get(stream.number, {}).values()):
+            for driver in self._of(stream):
                 driver.do(driver.machine.end_confirmed(stream.log.next, driver.now))
-
-    def recall(self, stream: Stream, states: States, *, lost: bool) -> int:
-        """Restore progress of a stream's channels that this broker has lost, from a mirror. Returns how many changed.
-
-        `lost`: the whole journal was lost, and not only its end. The channels are suspended meanwhile. Progress behind
-        the end of the stream is dropped.
-        """
-        if (channels := self._channels.channels.get(stream.number)) is None:
+        if not stream.held:
             return 0
         count = 0
+        if isinstance(journal := self._channels.journals.get(stream.number), ProgressLog):
+            if (restored := journal.restored()) is not None:
+                count = self._restore(stream, *restored, removed)
+            journal.wake()
+        stream.held = False
+        for driver in () if self.suspended else self._of(stream):
+            driver.unsuspend()
+        return count
+
+    def _restore(
+        self, stream: Stream, states: States, known: Collection[str], removed: Callable[[str, str], int]
+    ) -> int:
+        """Apply restored progress. `known`: the channels that were there before. Returns how many channels changed."""
+        channels, count = self._channels.channels[stream.number], 0
         for name, state in states.items():
             state.cut(stream.log.next)
             if (driver := channels.get(name)) is not None:
                 machine = driver.machine
                 before = machine.epoch, machine.cursor, machine.floor
-                driver.do((machine.recover if lost else machine.absorb)(state, driver.now))
+                driver.do((machine.absorb if name in known else machine.recover)(state, driver.now))
                 count += before != (machine.epoch, machine.cursor, machine.floor)
-            else:
+            elif name not in known and removed(stream.name, name) <= state.epoch:
                 state.config = state.config or ChannelConfig()
                 written = self._channels.journals[stream.number].write(list(state.entries()))
                 written.add_done_callback(ignore_failure)
                 self._channels.await_consumer(self._channels.open(stream, state, whole=False))
                 count += 1
+        for name in [name for name in known if name in channels and name not in states]:
+            self._channels.forget_channel(channels[name]).add_done_callback(ignore_failure)
+            count += 1
         return count
+
+    def _of(self, stream: Stream) -> list[ChannelDriver]:
+        return list(self._channels.channels.get(stream.number, {}).values())
+
+    def refuse(self, reason: str) -> None:
+        """Refuse all acknowledgements that wait, because another broker may deliver the messages again."""
+        for journal in self._channels.journals.values():
+            if isinstance(journal, ProgressLog):
+                journal.refuse(reason)
 
     # Channels of other brokers.
 

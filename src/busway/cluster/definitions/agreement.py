@@ -31,7 +31,6 @@ from busway.cluster.links.calls import Calls
 from busway.cluster.links.portions import Portions, portions
 from busway.cluster.node import Node
 from busway.cluster.protocol import NodeProtocolHandler
-from busway.cluster.replication.channel_progress import Unsure
 from busway.common import environment
 from busway.errors import BusError, Code, DataFailed, LimitExceeded
 from busway.streams import DEFAULT
@@ -357,8 +356,6 @@ class Agreement(NodeProtocolHandler):
         self._job, error = job, ""
         try:
             await self._applier.apply(definition, counts)
-        except Unsure as failure:  # applied here; the mirror gets it later
-            log.warning("applied %s of another node, but %s", definition, failure.reason)
         except BusError as failure:
             error = failure.reason
         except (ValueError, TypeError, LookupError) as failure:

@@ -14,8 +14,6 @@ from busway.cluster.node import Node, Stranger
 from busway.cluster.promotion.owners import Owner, Owners
 from busway.cluster.promotion.returned import unshared
 from busway.cluster.protocol import MIRROR, PART, NodeProtocolHandler
-from busway.cluster.replication.channel_progress import ChannelProgress
-from busway.cluster.replication.channel_recovery import ChannelRecovery
 from busway.cluster.replication.copies import Copy
 from busway.cluster.replication.known_mirrors import KnownMirrors
 from busway.cluster.replication.messages import Word, pack, read
@@ -46,7 +44,6 @@ class Parts(NodeProtocolHandler):
         nodes: Mapping[int, Node],
         *,
         notice: Callable[[str, dict[str, Any]], object],
-        stopping: Callable[[str], bool],
         joined: Callable[[str], object],
     ) -> None:
         """`nodes` has the node behind each link; `joined` is called for each node that follows an own part."""
@@ -57,7 +54,6 @@ class Parts(NodeProtocolHandler):
         self._channels = channels
         self._nodes = nodes
         self._notice = notice
-        self._stopping = stopping
         self._joined = joined
         self._owned: dict[str, PrimaryDriver] = {}
         self._followed: dict[str, ReplicaDriver] = {}
@@ -75,22 +71,19 @@ class Parts(NodeProtocolHandler):
         self._followed.pop(guid, None)
         table = StreamTable("disk")
         table.by_name |= {copy.name: copy for copy in self.copies(guid)}
-        send = partial(self._send, guid)
         driver = self._owned[guid] = PrimaryDriver(
             self._runtime,
             table,
             self._channels,
             self._cluster,
             KnownMirrors(None),
-            ChannelProgress(self._runtime, self._channels, send, self._cluster.mirror_wait),
-            ChannelRecovery(self._channels, send, lambda stream, channel: 0),  # noqa: ARG005
             None,
-            send,
+            partial(self._send, guid),
             joined=self._joined,
             follows=lambda guid: False,  # noqa: ARG005
             notice=self._notice,
-            stopping=self._stopping,
             removed=lambda stream: False,  # noqa: ARG005
+            channel_removed=lambda stream, channel: 0,  # noqa: ARG005
         )
         driver.prepare()
         for conn, node in self._nodes.items():
@@ -134,9 +127,10 @@ class Parts(NodeProtocolHandler):
             self._owned[copy.copied].stream(copy, there=False)
             self.replica.store(copy.copied).remove(copy.name, keep=False)
 
-    def progress(self) -> list[ChannelProgress]:
-        """The replication of the channel progress of the owned parts."""
-        return [driver.progress for driver in self._owned.values()]
+    def progress_written(self, copy: Copy) -> None:
+        """The progress log of an owned part has more records on the disk."""
+        if (driver := self._owned.get(copy.copied)) is not None:
+            driver.progress_written(copy)
 
     def _send(self, guid: str, conn: int, message: Word) -> None:
         self._runtime.engine.node(conn, PART, 0, bytes.fromhex(guid) + pack(message))

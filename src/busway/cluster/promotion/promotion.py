@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from busway.broker.channels.state.progress import Entry, rebuild
 from busway.broker.streams import set_aside
 from busway.broker.streams.stream import Stream, settings
 from busway.broker.streams.table import StreamTable
@@ -22,7 +21,6 @@ from busway.cluster.promotion.owners import Owner, Owners
 from busway.cluster.promotion.owners_file import Content, OwnersFile
 from busway.cluster.promotion.parts import Parts
 from busway.cluster.protocol import SELF, NodeProtocolHandler
-from busway.cluster.replication.channel_progress import ChannelProgress
 from busway.cluster.replication.compare import have
 from busway.cluster.replication.copies import Copy
 from busway.cluster.replication.known_mirrors import KnownMirrors
@@ -56,7 +54,6 @@ class Promotion(NodeProtocolHandler):
         content: Content,
         owners: Owners,
         known: KnownMirrors,
-        progress: ChannelProgress,
         parts: Parts,
         *,
         changed: Callable[[str], object],
@@ -77,7 +74,6 @@ class Promotion(NodeProtocolHandler):
         """The nodes whose streams this one owns by a promotion."""
         self.owners = owners
         self._known = known
-        self._progress = progress
         self.parts = parts
         self._changed = changed
         self._notice = notice
@@ -211,8 +207,6 @@ class Promotion(NodeProtocolHandler):
         if owner.owner != owner.guid:
             self._known.drop(owner.guid)
             self._awaited.discard(owner.guid)
-            for progress in (self._progress, *self.parts.progress()):
-                progress.lost(owner.guid, ends=True)
 
     def _save(self) -> None:
         try:
@@ -231,11 +225,10 @@ class Promotion(NodeProtocolHandler):
             return
         self._stepping_down = True
         self._channels().ownership.suspend()
+        self._channels().ownership.refuse(f"{new} owns the stream now")
         for guid in list(self._open):
             self._open.discard(guid)
             self._channels().ownership.release(guid)
-        for progress in (self._progress, *self.parts.progress()):
-            progress.refuse()
         for stream in self._streams.by_name.values():
             if not stream.config.in_database:
                 stream.wait_for_mirror(yes=True)
@@ -370,24 +363,14 @@ class Promotion(NodeProtocolHandler):
         if guid in self._open:
             return
         self._open.add(guid)
-        copies = self.parts.copies(guid)
-        waiting = {copy.name for copy in copies}
-        if not copies:
-            self.parts.serve(guid)
-        for copy in copies:
+        for copy in self.parts.copies(guid):
             copy.log.set(**settings(copy.config))  # from now on this node removes old messages
-            copy.journal.look(partial(self._adopt, guid, copy, waiting))
-
-    def _adopt(self, guid: str, copy: Copy, waiting: set[str], entries: list[Entry]) -> None:
-        if guid not in self._open:
-            return
-        if copy.config.store != "memory":  # the channels of such a stream ended with its node
-            self._channels().ownership.adopt(guid, copy, copy.journal, rebuild(entries))
-        waiting.discard(copy.name)
-        if not waiting:
-            self.parts.serve(guid)
-            self._changed(guid)
-            self._tell_all()
+            if copy.progress is not None:
+                adopted = copy.adopt(partial(self.parts.progress_written, copy))
+                self._channels().ownership.adopt(guid, copy, *adopted)
+        self.parts.serve(guid)
+        self._changed(guid)
+        self._tell_all()
 
     # Changes of the whole cluster.
 

@@ -1,28 +1,30 @@
 """The replicas of one primary's streams on a mirror's disk.
 
-They are in `mirrors/<guid of the primary>/<stream>` of the data folder, and each folder has the files of a stream.
-Clients can read replicas, but not publish to them. The replica driver owns them; failover delivers from their channels.
+They are in `mirrors/<guid of the primary>/<stream>` of the data folder, and each folder has the files of a stream: the
+logs with its messages and with the progress of its channels. Clients can read replicas, but not publish to them. The
+replica driver owns them; failover delivers from their channels.
 """
 
-import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from busway._core import Log
-from busway.broker.channels.progress_log import ProgressLog
-from busway.broker.channels.state.progress import Created, Deleted, Stamp
+from busway.broker.channels.progress_log import ProgressLog, open_converted, open_log
+from busway.broker.channels.progress_records import read_states
+from busway.broker.channels.state.progress import States
 from busway.broker.storage.data_folder import CHANNELS, sync
 from busway.broker.storage.permissions import make_folder
+from busway.broker.streams.damage import DamageReport
 from busway.broker.streams.folder import LOG, read, write
 from busway.broker.streams.stream import FOREVER, Stream, settings
 from busway.broker.streams.stream_channels import StreamChannels
-from busway.cluster.replication.messages import Noted
+from busway.cluster.replication.messages import progress_of, stream_of
 from busway.common import environment
-from busway.errors import BusError, DataFailed
+from busway.errors import DataFailed
 from busway.settings import KiB, MiB
 from busway.streams import StreamConfig
 
@@ -47,7 +49,7 @@ def limits(config: StreamConfig) -> dict[str, Any]:
 
 
 class Copy(Stream):
-    """The replica of another node's stream."""
+    """The replica of another node's stream. `rung` is called with the name of a log that has written, or failed to."""
 
     def __init__(
         self,
@@ -57,52 +59,104 @@ class Copy(Stream):
         guid: str,
         config: StreamConfig,
         native: Log,
+        progress: Log | None,
         folder: Path,
-        rung: "Callable[[Copy], object]",
+        rung: "Callable[[Copy, str], object]",
     ) -> None:
         super().__init__(runtime, channels, number, config, native, folder)
+        self._path = folder
         self._notify = rung
         self.copied = guid
-        self.journal = ProgressLog(folder, copy=True)
-        self.channels: set[str] = set()
-        self.fresh = False
-        """The replica has a full snapshot of the channel progress."""
-        self._snapshot_open = False
-        self.last_write: asyncio.Future[None] | None = None
-        """The last write of channel progress, which may be in progress."""
+        self.progress = progress
+        """The log with the progress of the channels; None: the stream is in memory."""
+        self._adopted: ProgressLog | None = None
+        self._progress_damage = DamageReport(log, f"replica of the channels of stream {config.name!r}")
+
+    def logs(self) -> Iterator[tuple[str, Log]]:
+        """The logs of the stream, by name."""
+        yield self.name, self.log
+        if self.progress is not None:
+            yield progress_of(self.name), self.progress
 
     def _rung(self) -> None:
         self.log.clear_signal()
-        self._notify(self)
+        self._notify(self, self.name)
+
+    def _progress_rung(self) -> None:
+        assert self.progress is not None, "only that log has this file descriptor"
+        self.progress.clear_signal()
+        self._notify(self, progress_of(self.name))
 
     def start(self) -> None:
-        self.channels = set(self.journal.open())
-        self.journal.listen()
         super().start()
+        self._listen()
+
+    def _listen(self) -> None:
+        if self.progress is not None and (handle := self.progress.fileno()) is not None:
+            self._runtime.loop.add_reader(handle, self._progress_rung)
+
+    def open_progress(self, begin: int) -> Log:
+        """Open the log with the progress of the channels. A new one begins with this offset."""
+        self.progress = open_log(self._path / CHANNELS, begin=begin)
+        self._listen()
+        return self.progress
+
+    def close_progress(self) -> None:
+        progress, self.progress = self.progress, None
+        if progress is not None:
+            if (handle := progress.fileno()) is not None:
+                self._runtime.loop.remove_reader(handle)
+            self._close_log(progress)
+
+    def report_damage(self) -> None:
+        super().report_damage()
+        if self.progress is not None:
+            self._progress_damage.report(self.progress.damage)
 
     def change(self, config: StreamConfig) -> None:
         self.config = config
         self.log.set(**limits(config))
 
-    async def close(self) -> None:
-        await super().close()
-        await self.journal.stop()
+    def close_now(self) -> None:
+        """Close the files, since another replica may get the folder."""
+        self._stop_listening()
+        self.release()
+        self.close_progress()
+        self._close_log(self.log)
 
-    def note(self, noted: Noted) -> None:
-        """Write channel progress. The journal logs a failure and starts the next write with a full snapshot."""
-        gone = [Deleted(name) for name in sorted(self.channels)] if noted.all else []
-        if noted.all:
-            self.channels, self.fresh, self._snapshot_open = set(), False, True
-        for entry in noted.entries:
-            if isinstance(entry, Deleted):
-                self.channels.discard(entry.channel)
-            elif isinstance(entry, Created):
-                self.channels.add(entry.channel)
-        stamp = [] if noted.stamp is None else [noted.stamp]
-        self.last_write = self.journal.write([*gone, *noted.entries, *stamp])
-        self.last_write.add_done_callback(_log_failure)
-        if self._snapshot_open and not noted.more:
-            self.fresh, self._snapshot_open = True, False
+    def _close_log(self, closed: Log) -> None:
+        try:
+            closed.close()
+        except DataFailed as error:
+            log.error("replica of stream %r: %s", self.name, error)  # noqa: TRY400, a disk error
+
+    def kill(self) -> None:
+        """Write nothing more, as if the process was killed."""
+        if self._adopted is not None:
+            self._adopted.kill()
+
+    # Channels.
+
+    def states(self) -> States:
+        """The progress of the channels."""
+        return {} if self.progress is None else read_states(self.progress)[0]
+
+    def adopt(self, written: Callable[[], object]) -> tuple[ProgressLog, States]:
+        """Deliver from the channels: their progress is written to this replica from now on.
+
+        `written` is called when it has more records on the disk.
+        """
+        self._adopted = ProgressLog(self._path, opened=self.progress, written=written)
+        states = self._adopted.open()
+        self._adopted.listen()
+        return self._adopted, states
+
+    def release(self) -> None:
+        """Another broker delivers from the channels again."""
+        if self._adopted is not None:
+            self._adopted.close()
+            self._adopted = None
+            self._listen()
 
 
 class CopyBroker(Protocol):
@@ -122,14 +176,13 @@ class Copies:
     """The replicas of one primary; implements the CopyStore of `replica`."""
 
     def __init__(
-        self, runtime: "Runtime", broker: "CopyBroker", root: Path, guid: str, rung: Callable[[Copy], object]
+        self, runtime: "Runtime", broker: "CopyBroker", root: Path, guid: str, rung: Callable[[Copy, str], object]
     ) -> None:
         self._runtime = runtime
         self._broker = broker
         self._root = root / FOLDER / guid
         self._guid = guid
         self._rung = rung
-        self._closing: set[asyncio.Task[None]] = set()
         self.streams: dict[str, Copy] = {}
 
     def open(self) -> None:
@@ -153,8 +206,9 @@ class Copies:
 
     def _add(self, config: StreamConfig, folder: Path, begin: int) -> Copy:
         native = environment.open_log(folder / LOG, name=config.name, begin=begin, **limits(config))
+        progress = None if config.store == "memory" else open_converted(folder / CHANNELS)
         channels, number = self._broker.channels(), self._broker.number()
-        copy = Copy(self._runtime, channels, number, self._guid, config, native, folder, self._rung)
+        copy = Copy(self._runtime, channels, number, self._guid, config, native, progress, folder, self._rung)
         copy.start()
         copy.report_damage()
         self.streams[config.name] = copy
@@ -168,21 +222,47 @@ class Copies:
     # CopyStore.
 
     def names(self) -> Iterable[str]:
-        return list(self.streams)
+        return [name for copy in self.streams.values() for name, _ in copy.logs()]
 
-    def find(self, name: str) -> Log | None:
-        copy = self.streams.get(name)
-        return None if copy is None else copy.log
+    def find(self, log: str) -> Log | None:
+        copy = self.streams.get(stream_of(log))
+        return None if copy is None else dict(copy.logs()).get(log)
 
-    def make(self, config: StreamConfig, begin: int) -> Log:
-        self.remove(config.name, keep=True)
-        folder = self._root / config.name
+    def make(self, log: str, config: StreamConfig, begin: int) -> Log:
+        folder, copy = self._root / config.name, self.streams.get(config.name)
         try:
+            if log != config.name:
+                if copy is None:
+                    raise DataFailed(f"there is no replica of stream {config.name!r} yet")
+                copy.close_progress()
+                self._put_aside(folder / CHANNELS)
+                return copy.open_progress(begin)
+            self._let_go(config.name)
+            self._put_aside(folder / LOG)
             make_folder(folder)
             write(folder, config)
         except OSError as error:
             raise DataFailed(f"can't create a replica in {folder}: {error.strerror}") from error
         return self._add(config, folder, begin).log
+
+    def _put_aside(self, folder: Path) -> None:
+        """Put the log in this folder aside, in place of an earlier one."""
+        stream = folder.parent.name
+        aside, old = self._root / f".{stream}.aside" / folder.name, self._root / f".{stream}.{folder.name}.removed"
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            make_folder(aside.parent)
+            if aside.exists():
+                aside.rename(old)
+            folder.rename(aside)
+            sync(self._root)
+            self._delete(old)
+            level = logging.WARNING if folder.name == LOG else logging.INFO  # progress differs after a take-over
+            log.log(level, "the old replica of stream %r of node %s is now in %s", stream, self._guid[:8], aside)
+        environment.drop_log(folder)
+
+    def _delete(self, folder: Path) -> None:
+        self._runtime.loop.run_in_executor(None, partial(shutil.rmtree, folder, ignore_errors=True))
 
     def configure(self, config: StreamConfig) -> None:
         copy = self.streams[config.name]
@@ -195,15 +275,13 @@ class Copies:
         copy.change(config)
         self._announce(copy, there=True)
 
-    def remove(self, name: str, *, keep: bool) -> None:
-        if (copy := self.streams.pop(name, None)) is not None:
-            self._announce(copy, there=False)
-            self._close_soon(copy)
-        folder = self._root / name
+    def remove(self, stream: str, *, keep: bool) -> None:
+        self._let_go(stream)
+        folder = self._root / stream
         if not folder.exists():
             return
-        aside = self._root / f".{name}.{'aside' if keep else 'removed'}"
-        old = self._root / f".{name}.old.removed"
+        aside = self._root / f".{stream}.{'aside' if keep else 'removed'}"
+        old = self._root / f".{stream}.old.removed"
         try:
             shutil.rmtree(old, ignore_errors=True)
             if aside.exists():
@@ -215,16 +293,9 @@ class Copies:
         except OSError as error:
             raise DataFailed(f"can't put the replica in {folder} aside: {error.strerror}") from error
         for gone in (old,) if keep else (old, aside):
-            self._runtime.loop.run_in_executor(None, partial(shutil.rmtree, gone, ignore_errors=True))
+            self._delete(gone)
         if keep:
-            log.warning("the old replica of stream %r of node %s is now in %s", name, self._guid[:8], aside)
-
-    def noted(self, name: str) -> Stamp | None:
-        copy = self.streams.get(name)
-        return None if copy is None else copy.journal.stamp
-
-    def note(self, name: str, noted: Noted) -> None:
-        self.streams[name].note(noted)
+            log.warning("the old replica of stream %r of node %s is now in %s", stream, self._guid[:8], aside)
 
     def check_room(self, size: int) -> None:
         try:
@@ -239,23 +310,20 @@ class Copies:
 
     # Close.
 
-    def _close_soon(self, copy: Copy) -> None:
-        copy.log.close()  # now, since another replica gets its folder
-        copy.journal.close()
-        task = self._runtime.loop.create_task(copy.close(), name=f"busway replica {copy.config.name}")
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+    def _let_go(self, name: str) -> None:
+        """Close the replica of a stream, because its folder goes or gets another one."""
+        if (copy := self.streams.pop(name, None)) is not None:
+            self._announce(copy, there=False)
+            copy.close_now()
 
     def kill(self) -> None:
-        """Close the files without writing."""
+        """Write nothing more, as if the process was killed."""
         for copy in self.streams.values():
-            copy.journal.kill()
+            copy.kill()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         for copy in self.streams.values():
-            await copy.close()
-        if self._closing:
-            await asyncio.wait(self._closing)
+            copy.close_now()
 
 
 def found(root: Path) -> list[str]:
@@ -264,8 +332,3 @@ def found(root: Path) -> list[str]:
         return sorted(path.name for path in (root / FOLDER).iterdir() if path.is_dir())
     except OSError:
         return []
-
-
-def _log_failure(future: "asyncio.Future[None]") -> None:
-    if not future.cancelled() and (error := future.exception()) is not None and not isinstance(error, BusError):
-        log.error("unexpected error in the journal of a replica", exc_info=error)

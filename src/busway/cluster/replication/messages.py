@@ -1,33 +1,54 @@
 """Messages between a primary and its mirror, and the checks of a received one; both replication drivers use them.
 
-The primary is the node whose streams are mirrored. The mirror asks for streams and reports the records that it has.
-The primary offers each stream under a number, which identifies the stream until the next offer. Both sides ignore
-messages with an older number.
+The primary is the node whose streams are mirrored. A stream on disk has two logs: its messages, and the progress of its
+channels. Each is copied for itself. The log of messages has the name of the stream; see progress_of() for the other.
+The mirror asks for logs and reports the records that it has. The primary offers each log under a number, which
+identifies it until the next offer. Both sides ignore messages with an older number.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from busway.broker.channels.state.progress import Entry, Stamp
+from busway.broker.channels.state.progress import Delivered, Done, Entry, Redriven
 from busway.cluster.node import Stranger
 from busway.streams import SETTINGS, StreamConfig, check_name
 
-MOST_STREAMS: Final = 100_000
+MOST_LOGS: Final = 200_000
 PORTION: Final = 256 << 10
 """Bytes of records in one message."""
 MOST_HOLES: Final = 1000
 """Holes in a replica above which it is copied from the start again."""
 
+_PROGRESS: Final = "/channels"
+
 Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=64)]
+_LogName: TypeAlias = Annotated[str, msgspec.Meta(max_length=64 + len(_PROGRESS))]
 _Mark: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=16)]
 _Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
+def progress_of(stream: str) -> str:
+    """The name of the log with the progress of a stream's channels."""
+    return stream + _PROGRESS
+
+
+def stream_of(log: str) -> str:
+    """The stream to which a log belongs."""
+    return log.removesuffix(_PROGRESS)
+
+
+def called(log: str) -> str:
+    """A log, for people."""
+    stream = stream_of(log)
+    return f"stream {stream!r}" if log == stream else f"the channels of stream {stream!r}"
+
+
 class Have(msgspec.Struct, frozen=True, array_like=True):
-    """The records that one side has of a stream: offsets from `first` to before `next`, except the holes.
+    """The records that one side has of a log: offsets from `first` to before `next`, except the holes.
 
     `mark` is the hash of the last record.
     """
@@ -39,22 +60,21 @@ class Have(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The mirror asks for all streams, or again for those in `have`. None: the mirror has no replica of the stream."""
+    """The mirror asks for all logs, or again for those in `have`. None: the mirror has no replica of the log."""
 
-    have: Annotated[dict[_Name, Have | None], msgspec.Meta(max_length=MOST_STREAMS)]
+    have: Annotated[dict[_LogName, Have | None], msgspec.Meta(max_length=MOST_LOGS)]
     all: bool
-    noted: Annotated[dict[_Name, Stamp], msgspec.Meta(max_length=MOST_STREAMS)] = {}
-    """The last position in each channel journal that the mirror has, by stream."""
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The primary starts to send a stream.
+    """The primary starts to send a log.
 
     `how`: "on": the replica continues at its end. "anew": the replica does not match and is copied from the start.
-    "check": the replica is longer than the stream, and the mirror checks whether both agree up to the stream's end.
+    "check": the replica is longer than the log, and the mirror checks whether both agree up to the log's end.
     """
 
     number: Number
+    log: _LogName
     config: StreamConfig
     have: Have
     how: Literal["on", "anew", "check"]
@@ -67,22 +87,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True, tag=3):
     first: Offset
     end: Offset
     ahead: Offset
-    """The end of the stream at the primary."""
+    """The end of the log at the primary."""
     block: bytes
-
-
-class Noted(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Journal entries of the channels of a stream. `all`: a full snapshot, and there are no other channels."""
-
-    number: Number
-    all: bool
-    entries: tuple[Entry, ...]
-    serial: Number = 0
-    """The mirror confirms this number with Heard when it has written the entries."""
-    more: bool = False
-    """Another message with the rest follows."""
-    stamp: Stamp | None = None
-    """The position in the primary's journal after these entries; None if more follow."""
 
 
 class Got(msgspec.Struct, frozen=True, array_like=True, tag=5):
@@ -93,7 +99,7 @@ class Got(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class Trouble(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """The mirror can't copy a stream now. It asks for the stream again later."""
+    """The mirror can't copy a log now. It asks for the log again later."""
 
     number: Number
     text: _Text
@@ -107,7 +113,7 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class Checked(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """The result of a check: whether the longer replica agrees with the stream.
+    """The result of a check: whether the longer replica agrees with the log.
 
     If not, the mirror starts again at the first offset.
     """
@@ -137,32 +143,8 @@ class Changed(msgspec.Struct, frozen=True, array_like=True, tag=11):
     config: StreamConfig
 
 
-class Heard(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """The mirror has written the journal entries of a stream up to the message with this serial."""
-
-    number: Number
-    serial: Number
-
-
-class Recall(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """The primary has lost entries of a channel journal and asks for those that the mirror has."""
-
-    number: Number
-
-
-class Recalled(msgspec.Struct, frozen=True, array_like=True, tag=16):
-    """Journal entries that the primary asked for with Recall."""
-
-    number: Number
-    entries: tuple[Entry, ...]
-    more: bool = False
-    """Another message with the rest follows."""
-
-
-Word: TypeAlias = (
-    Ask | Offer | Part | Noted | Got | Trouble | Gone | Checked | Want | Tail | Changed | Heard | Recall | Recalled
-)
-ToMirror: TypeAlias = Offer | Part | Noted | Gone | Want | Changed | Recall
+Word: TypeAlias = Ask | Offer | Part | Got | Trouble | Gone | Checked | Want | Tail | Changed
+ToMirror: TypeAlias = Offer | Part | Gone | Want | Changed
 _decoder: Final[msgspec.msgpack.Decoder[Word]] = msgspec.msgpack.Decoder(Word)
 _encoder: Final = msgspec.msgpack.Encoder()
 
@@ -182,4 +164,20 @@ def read(packed: bytes) -> Word:
             check_name("stream", word.name)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise Stranger(f"invalid replication message: {error}") from error
+    if isinstance(word, Offer) and stream_of(word.log) != word.config.name:
+        raise Stranger(f"invalid replication message: stream {word.config.name!r} has no log {word.log!r}")
     return word
+
+
+def split(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
+    """Split entries into parts that fit into a frame. There is at least one part, which may be empty."""
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        more = 512 + 20 * (len(entry.spans) if isinstance(entry, Done | Delivered | Redriven) else 0)
+        if part and size + more > PORTION:
+            yield tuple(part)
+            part, size = [], 0
+        part.append(entry)
+        size += more
+    yield tuple(part)

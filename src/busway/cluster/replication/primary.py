@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from busway.broker.channels.journal_identity import Loss
 from busway.cluster.replication.compare import Records, ends_in_hole, have, judge, mark, mark_at
 from busway.cluster.replication.messages import (
     PORTION,
@@ -94,8 +93,9 @@ WINDOW: Final = 4 << 20
 
 @dataclass(slots=True)
 class Sending:
-    """The transfer of one stream to one mirror."""
+    """The transfer of one log to one mirror."""
 
+    name: str
     config: StreamConfig
     log: Records
     number: int
@@ -104,10 +104,10 @@ class Sending:
     sent: int
     have: int
     offered: int
-    """The end of the stream when it was offered."""
+    """The end of the log when it was offered."""
     repair: Repair
     longer: bool = False
-    """The mirror has more than the stream."""
+    """The mirror has more than the log."""
     restored_end: int = 0
     """The end of the records restored so far."""
     fully_restored: bool = False
@@ -115,13 +115,9 @@ class Sending:
     stalled: bool = False
     """Restored records could not be written. The node asks for them again later."""
     restored_count: int = 0
-    """Number of messages restored at the end of the stream."""
-    recall: Loss = ""
-    """Channel progress that this node lost and the mirror has. It is asked for once the records are restored."""
-    recall_sent: bool = False
-    """The channel progress was asked for."""
-    progress_sent: bool = False
-    """Channel progress is sent to the mirror."""
+    """Number of records restored at the end of the log."""
+    copy_first: int = 0
+    """The first offset of the replica when the log was offered."""
     first: int = 0
     flight: deque[tuple[int, int]] = field(default_factory=deque)
     why: str = ""
@@ -130,20 +126,25 @@ class Sending:
     def open(self) -> bool:
         return self.state == "copying"
 
+    @property
+    def restores(self) -> bool:
+        """Whether lost records may come back from the mirror."""
+        return self.state in {"check", "mending", "back"}
+
 
 class Primary:
-    """The streams that a node sends to one mirror. `numbers` never repeats a number."""
+    """The logs that a node sends to one mirror. `numbers` never repeats a number."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
-        self.streams: dict[str, Sending] = {}
+        self.logs: dict[str, Sending] = {}
         self._by_number: dict[int, Sending] = {}
         self._rotation: deque[str] = deque()
         self.in_flight = 0
 
-    def offer(self, config: StreamConfig, log: Records, copy: Have | None) -> Offer:
-        """Start to send a stream. `copy`: the records that the mirror already has."""
-        self.drop(config.name)
+    def offer(self, name: str, config: StreamConfig, log: Records, copy: Have | None) -> Offer:
+        """Start to send a log. `copy`: the records that the mirror already has."""
+        self.drop(name)
         mine = have(log)
         how = "anew" if copy is None else judge(log, mine, copy)
         if how == "check" and config.store == "memory":
@@ -151,25 +152,25 @@ class Primary:
         begin = max(copy.next, mine.first) if copy is not None and how == "on" else mine.first
         holes = [] if copy is None or how == "anew" else shared(mine.holes, copy)
         repair = Repair(log, holes, trusted=copy is None or not ends_in_hole(copy, mine))
-        sending = Sending(
-            config, log, next(self._numbers), "copying", begin, begin, mine.next, repair, first=mine.first
-        )
+        number = next(self._numbers)
+        sending = Sending(name, config, log, number, "copying", begin, begin, mine.next, repair, first=mine.first)
         if how == "check":
             sending.state, sending.longer = "check", True
+            sending.copy_first = mine.next if copy is None else copy.first
         elif repair:
             sending.state = "mending"
-        self.streams[config.name] = self._by_number[sending.number] = sending
-        self._rotation.append(config.name)
-        return Offer(sending.number, config, mine, how)
+        self.logs[name] = self._by_number[number] = sending
+        self._rotation.append(name)
+        return Offer(number, name, config, mine, how)
 
     def want(self, name: str) -> Want | None:
-        """The records to ask for right after the offer, if the stream has holes to repair."""
-        sending = self.streams[name]
+        """The records to ask for right after the offer, if the log has holes to repair."""
+        sending = self.logs[name]
         return Want(sending.number, sending.repair.wanted) if sending.state == "mending" else None
 
     def drop(self, name: str) -> None:
-        """Stop sending a stream under its number."""
-        if (sending := self.streams.pop(name, None)) is not None:
+        """Stop sending a log under its number."""
+        if (sending := self.logs.pop(name, None)) is not None:
             del self._by_number[sending.number]
             self._rotation.remove(name)
             self.in_flight -= sum(size for _, size in sending.flight)
@@ -178,11 +179,11 @@ class Primary:
         return self._by_number.get(number)
 
     def part(self) -> Part | None:
-        """The next block to send, round-robin over the streams; None: no records, or the window is full."""
+        """The next block to send, round-robin over the logs; None: no records, or the window is full."""
         for _ in range(len(self._rotation)):
             name = self._rotation[0]
             self._rotation.rotate(-1)
-            sending = self.streams[name]
+            sending = self.logs[name]
             if not sending.open or self.in_flight >= WINDOW:
                 continue
             try:
@@ -195,9 +196,9 @@ class Primary:
         return None
 
     def again(self) -> list[Word]:
-        """Retry streams that could not be read or written. Returns messages for the mirror."""
+        """Retry logs that could not be read or written. Returns messages for the mirror."""
         words = []
-        for sending in self.streams.values():
+        for sending in self.logs.values():
             if sending.state == "unreadable":
                 sending.state = "copying"
             self.settle(sending)
@@ -236,7 +237,7 @@ class Primary:
         return Part(sending.number, sending.first, sending.sent, max(log.written, sending.sent), block)
 
     def heard(self, word: Got | Trouble | Checked | Tail) -> Word | None:
-        """Handle a message of the mirror about a stream. Returns the answer, if any."""
+        """Handle a message of the mirror about a log. Returns the answer, if any."""
         if (sending := self._by_number.get(word.number)) is None:
             return None
         match word:
@@ -262,10 +263,12 @@ class Primary:
     def _checked(self, sending: Sending, *, same: bool) -> Word | None:
         log = sending.log
         if not same:
-            sending.state, sending.recall = "copying", ""  # the replica has other messages
+            sending.state = "copying"  # the replica has other records
             return None
         if log.next > sending.offered:  # new records have taken the place of the lost ones
-            return self.offer(sending.config, log, None)
+            return self.offer(sending.name, sending.config, log, None)
+        if log.first == log.next < sending.copy_first:  # all records are lost
+            log.trim_to(sending.copy_first)
         return self._continue(sending)
 
     def _continue(self, sending: Sending) -> Word | None:
@@ -282,7 +285,7 @@ class Primary:
     def _repaired(self, sending: Sending, block: bytes) -> Word | None:
         if (witness := sending.repair.witness) is not None:
             if not block or mark_at(sending.log, witness) != mark(block):
-                return self.offer(sending.config, sending.log, None)
+                return self.offer(sending.name, sending.config, sending.log, None)
             sending.repair.trust()
         else:
             sending.repair.heard(block)
@@ -296,7 +299,7 @@ class Primary:
             try:
                 log.copy(block)
             except ValueError:  # the block is a duplicate, or does not follow the log's end
-                return self.offer(sending.config, log, None)
+                return self.offer(sending.name, sending.config, log, None)
             sending.restored_end = log.next
             return Want(sending.number, log.next)
         sending.fully_restored = not block
@@ -309,7 +312,7 @@ _STEP: Final = 0.05
 
 
 class AckWait:
-    """Whether acknowledgements of a stream wait for its mirror, and how long: `wait` seconds at most.
+    """Whether acknowledgements wait until a mirror has the records of a log, and how long: `wait` seconds at most.
 
     `expected`: a mirror is known from before.
     """
@@ -356,6 +359,6 @@ class AckWait:
 
 
 def furthest(primaries: Iterable[Primary], name: str) -> int | None:
-    """The largest end of a stream at any mirror; None: no mirror copies it."""
-    sendings = [sending for primary in primaries if (sending := primary.streams.get(name)) is not None]
+    """The largest end of a log at any mirror; None: no mirror copies it."""
+    sendings = [sending for primary in primaries if (sending := primary.logs.get(name)) is not None]
     return max((sending.have for sending in sendings if sending.open), default=None)

@@ -7,7 +7,6 @@ into them.
 from collections.abc import Iterable
 from typing import Protocol
 
-from busway.broker.channels.state.progress import Stamp
 from busway.cluster.members.servers_file import ServersError, address_of
 from busway.cluster.replication.compare import Records, agrees, have
 from busway.cluster.replication.messages import (
@@ -17,41 +16,30 @@ from busway.cluster.replication.messages import (
     Checked,
     Gone,
     Got,
-    Noted,
     Offer,
     Part,
-    Recall,
     Tail,
     ToMirror,
     Trouble,
     Want,
     Word,
+    progress_of,
 )
 from busway.errors import DataFailed
 from busway.streams import StreamConfig
 
 
-class Copied(Records, Protocol):
-    """The log of a replica."""
-
-    def trim_to(self, first: int) -> tuple[int, int, int]: ...
-
-
 class CopyStore(Protocol):
-    """The replicas of one primary's streams on the disk of the mirror. Failures raise DataFailed."""
+    """The replicas of one primary's logs on the disk of the mirror. Failures raise DataFailed."""
 
     def names(self) -> Iterable[str]: ...
-    def find(self, name: str) -> Copied | None: ...
-    def make(self, config: StreamConfig, begin: int) -> Copied:
-        """Create a replica. An existing one is put aside."""
+    def find(self, log: str) -> Records | None: ...
+    def make(self, log: str, config: StreamConfig, begin: int) -> Records:
+        """Create the replica of a log. An existing one is put aside."""
 
     def configure(self, config: StreamConfig) -> None: ...
-    def remove(self, name: str, *, keep: bool) -> None:
-        """Remove a replica. `keep`: put it aside instead of deleting it."""
-
-    def note(self, name: str, noted: Noted) -> None: ...
-    def noted(self, name: str) -> Stamp | None:
-        """The last position in the stream's channel journal that is here."""
+    def remove(self, stream: str, *, keep: bool) -> None:
+        """Remove the replicas of a stream. `keep`: put them aside instead of deleting them."""
 
     def check_room(self, size: int) -> None: ...
 
@@ -65,32 +53,31 @@ class Replica:
         self._numbers: dict[str, int] = {}
         self._reported: dict[str, int] = {}
         self.ahead: dict[str, int] = {}
-        """The last known end of each stream at the primary."""
+        """The last known end of each log at the primary."""
         self.failed: dict[str, str] = {}
-        """Streams that can't be copied now, with the reason."""
+        """Logs that can't be copied now, with the reason."""
 
     def ask(self) -> Ask:
-        """A link to the primary is open: ask for all streams."""
+        """A link to the primary is open: ask for all logs."""
         self._names.clear()
         self._numbers.clear()
         self.failed.clear()
-        return self._ask(self._store.names(), all_streams=True)
+        return self._ask(self._store.names(), every=True)
 
     def ask_again(self) -> Ask | None:
-        """Ask again for streams that failed; None: there are none."""
+        """Ask again for logs that failed; None: there are none."""
         names = list(self.failed)
         self.failed.clear()
-        return self._ask(names, all_streams=False) if names else None
+        return self._ask(names, every=False) if names else None
 
     def ask_for(self, name: str) -> Ask:
-        """Ask again for one stream whose replica turned out to have holes."""
+        """Ask again for one log whose replica turned out to have holes."""
         self._forget(name)
-        return self._ask([name], all_streams=False)
+        return self._ask([name], every=False)
 
-    def _ask(self, names: Iterable[str], *, all_streams: bool) -> Ask:
+    def _ask(self, names: Iterable[str], *, every: bool) -> Ask:
         logs = {name: self._store.find(name) for name in names}
-        noted = {name: stamp for name in logs if (stamp := self._store.noted(name)) is not None}
-        return Ask({name: None if log is None else have(log) for name, log in logs.items()}, all_streams, noted)
+        return Ask({name: None if log is None else have(log) for name, log in logs.items()}, every)
 
     def heard(self, word: ToMirror) -> Word | None:
         """Handle a message of the primary. Returns the answer, if any."""
@@ -101,6 +88,7 @@ class Replica:
                     return self._offered(word)
                 case Gone(name=name, removed=removed):
                     self._forget(name)
+                    self._forget(progress_of(name))
                     self._store.remove(name, keep=not removed)
                 case _ if (name := self._names.get(word.number, "")) and (log := self._store.find(name)):
                     return self._apply(name, log, word)
@@ -112,7 +100,7 @@ class Replica:
 
     def _offered(self, offer: Offer) -> Word | None:
         config, origin = offer.config, offer.have
-        name, log = config.name, self._store.find(config.name)
+        name, log = offer.log, self._store.find(offer.log)
         self._forget(name)
         self._names[offer.number], self._numbers[name] = name, offer.number
         answer = None
@@ -122,7 +110,7 @@ class Replica:
         if offer.how == "anew" or log is None:
             if offer.how == "on" and origin.next > origin.first:
                 raise ValueError("the replica was removed before the primary continued it")
-            log = self._store.make(config, origin.first)
+            log = self._store.make(name, config, origin.first)
         else:
             self._store.configure(config)
         if offer.how == "on":
@@ -131,7 +119,7 @@ class Replica:
         self.ahead[name] = origin.next
         return answer
 
-    def _apply(self, name: str, log: Copied, word: Part | Noted | Want | Changed | Recall) -> Word | None:
+    def _apply(self, name: str, log: Records, word: Part | Want | Changed) -> Word | None:
         match word:
             case Part(block=block, first=first, ahead=ahead):
                 self.ahead[name] = ahead
@@ -141,8 +129,6 @@ class Replica:
                         raise ValueError("too many records wait to be written")
                 if first > log.first:
                     log.trim_to(first)
-            case Noted():
-                self._store.note(name, word)
             case Changed(config=config) if config.name == name:
                 self._store.configure(config)
             case Want(offset=offset):
@@ -150,7 +136,7 @@ class Replica:
         return None
 
     def name(self, number: int) -> str | None:
-        """The name of the stream with this number."""
+        """The name of the log with this number."""
         return self._names.get(number)
 
     def written(self, name: str) -> Got | None:
@@ -162,14 +148,14 @@ class Replica:
         return Got(number, log.written)
 
     def fail(self, number: int, reason: str) -> Trouble | None:
-        """Record that a stream can't be copied now, and report why."""
+        """Record that a log can't be copied now, and report why."""
         if (name := self._names.get(number)) is None:
             return None
         self._forget(name)
         self.failed[name] = reason
         return Trouble(number, reason[:1000])
 
-    def fail_stream(self, name: str, reason: str) -> Trouble | None:
+    def fail_log(self, name: str, reason: str) -> Trouble | None:
         number = self._numbers.get(name)
         return None if number is None else self.fail(number, reason)
 

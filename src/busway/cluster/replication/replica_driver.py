@@ -4,20 +4,17 @@ The primary driver owns it and passes frames, links and time. The rules are in `
 delivered to clients here, except to those that read the replicas.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from busway.broker.channels.state.progress import Entry
+from busway._core import Log
 from busway.broker.streams.stream import Stream
 from busway.cluster.node import Node
-from busway.cluster.replication.channel_progress import split
 from busway.cluster.replication.compare import have
 from busway.cluster.replication.copies import Copies, Copy, CopyBroker, found
-from busway.cluster.replication.messages import Heard, Noted, Offer, Part, Recall, Recalled, ToMirror, Trouble, Word
+from busway.cluster.replication.messages import Offer, Part, ToMirror, Trouble, Word, called, progress_of, stream_of
 from busway.cluster.replication.problems import Problems
 from busway.cluster.replication.replica import Replica, wanted
 from busway.cluster.replication.scrub import Scrub
@@ -89,7 +86,7 @@ class ReplicaDriver:
         self._store: Copies | None = None
         self._rates: dict[str, _Rate] = {}
         self._copy_started: dict[str, float] = {}
-        """When the copy of a stream began that has not caught up yet."""
+        """When the copy of a log began that has not caught up yet."""
         self._retry: float | None = None
         self._report_missing_at = None if target is None else runtime.loop.time() + UNSEEN
         """When to report that the primary was not seen."""
@@ -118,17 +115,21 @@ class ReplicaDriver:
         """What these replicas of the primary may lack, as far as this mirror knows. It knows nothing before a link."""
         texts = []
         for copy in copies:
-            whole = self._store is not None and self._store.streams.get(copy.name) is copy
-            if holes := have(copy.log).holes:
-                texts.append(f"stream {copy.name!r} lacks {sum(end - begin for begin, end in holes)} damaged records")
-            if not whole or self._replica is None:
+            logs = list(copy.logs())
+            offered = self._is_current(copy) and all(self._is_offered(name) for name, _ in logs)
+            if not offered:
                 texts.append(f"stream {copy.name!r}: this mirror was not linked to its node since its start")
-            elif copy.config.store != "memory" and not copy.fresh:
-                texts.append(f"stream {copy.name!r}: the progress of its channels is not complete")
-            if whole and (behind := self.behind(copy.name)):
-                texts.append(f"stream {copy.name!r} lacks {behind} records")
+            for name, opened in logs:
+                if holes := have(opened).holes:
+                    texts.append(f"{called(name)}: {sum(end - begin for begin, end in holes)} records are damaged")
+                if offered and (behind := self.behind(name)):
+                    texts.append(f"{called(name)}: {behind} records are missing")
         failed = {} if self._replica is None else self._replica.failed
-        return texts + [f"stream {name!r} can't be copied: {why}" for name, why in failed.items()]
+        return texts + [f"{called(name)} can't be copied: {why}" for name, why in failed.items()]
+
+    def _is_offered(self, name: str) -> bool:
+        """Whether the end of a log at its primary is known."""
+        return self._replica is not None and name in self._replica.ahead
 
     def has(self, guid: str) -> bool:
         """Whether there is a folder for replicas of a node."""
@@ -186,55 +187,21 @@ class ReplicaDriver:
         if isinstance(word, Offer):
             self._offered(word)
         elif isinstance(word, Part) and (name := self._replica.name(word.number)):
-            self._rates.setdefault(name, _Rate()).add(self._runtime.loop.time(), len(word.block))
+            self._rates.setdefault(stream_of(name), _Rate()).add(self._runtime.loop.time(), len(word.block))
         self._answer(self._replica.heard(word))
-        if isinstance(word, Noted) and word.serial:
-            self._confirm_progress(conn, word)
-        elif isinstance(word, Recall) and (copy := self._copy(word.number)) is not None:
-            log.warning("stream %r of %s has lost channel progress: sending it this mirror's", copy.name, self.node)
-            copy.journal.look(partial(self._recalled, conn, word.number))
-        if name and self._store is not None and (copy := self._store.streams.get(name)) is not None:
-            if copy.log.fileno() is None:  # no thread writes it, so it is written already
-                self._settle(copy)
+        if name and self._store is not None and (found := self._store.find(name)) is not None:
+            if found.fileno() is None:  # no thread writes it, so it is written already
+                self._settle(name, found)
             else:
                 self._report_written(name)
 
-    def _confirm_progress(self, conn: int, word: Noted) -> None:
-        """Confirm channel progress when it is written. A replica that fails to write is not eligible any more."""
-        if (copy := self._copy(word.number)) is None or copy.last_write is None:
-            return
-
-        def written(future: "asyncio.Future[None]") -> None:
-            if future.cancelled() or future.exception() is not None:
-                copy.fresh = False
-            if self.conn == conn:
-                self._send(conn, Heard(word.number, word.serial))
-                self._runtime.flush()
-
-        if copy.last_write.done():
-            written(copy.last_write)
-        else:
-            copy.last_write.add_done_callback(written)
-
-    def _copy(self, number: int) -> Copy | None:
-        name = None if self._replica is None else self._replica.name(number)
-        return None if name is None or self._store is None else self._store.streams.get(name)
-
-    def _recalled(self, conn: int, number: int, entries: list[Entry]) -> None:
-        """Send the known progress of a stream's channels, including that of take-overs."""
-        if conn == self.conn:
-            parts = list(split(entries))
-            for index, part in enumerate(parts):
-                self._send(conn, Recalled(number, part, more=index < len(parts) - 1))
-            self._runtime.loop.call_soon(self._runtime.flush)
-
     def _offered(self, offer: Offer) -> None:
-        name, have = offer.config.name, offer.have
-        self._copy_started[name] = self._runtime.loop.time()
+        have, what = offer.have, called(offer.log)
+        self._copy_started[offer.log] = self._runtime.loop.time()
         if offer.how == "anew":
-            log.info("copying stream %r of %s from the start: offsets %d to %d", name, self.node, have.first, have.next)
+            log.info("copying %s of %s from the start: offsets %d to %d", what, self.node, have.first, have.next)
         elif offer.how == "check":
-            log.warning("stream %r of %s has lost its end, which this mirror may have", name, self.node)
+            log.warning("%s has lost the end of %s, which this mirror may have", self.node, what)
 
     def _answer(self, word: Word | None) -> None:
         if word is None or self.conn is None:
@@ -242,45 +209,42 @@ class ReplicaDriver:
         if isinstance(word, Trouble):
             self.troubles += 1
             failed = {} if self._replica is None else self._replica.failed
-            # The number in the message is not valid any more, so find the streams by the reason.
-            streams = [name for name, why in failed.items() if why.startswith(word.text)]
-            if new := [name for name in streams if self._problems.is_new(name, word.text)]:
-                names = " and ".join(map(repr, new))
-                log.warning("can't copy stream %s of %s: %s; retry every %g s", names, self.node, word.text, RETRY)
+            # The number in the message is not valid any more, so find the logs by the reason.
+            logs = [name for name, why in failed.items() if why.startswith(word.text)]
+            if new := [name for name in logs if self._problems.is_new(name, word.text)]:
+                names = " and ".join(map(called, new))
+                log.warning("can't copy %s of %s: %s; retry every %g s", names, self.node, word.text, RETRY)
             if self._retry is None:
                 self._retry = self._runtime.loop.time() + RETRY
                 self._runtime.arm()
         self._send(self.conn, word)
 
-    def _holed(self, copy: Copy) -> None:
-        """The scrub found holes in a replica: ask the primary for the stream again."""
-        name = copy.config.name
-        if (
-            self.conn is None
-            or self._replica is None
-            or self._store is None
-            or self._store.streams.get(name) is not copy
-        ):
+    def _is_current(self, copy: Copy) -> bool:
+        return self._store is not None and self._store.streams.get(copy.name) is copy
+
+    def _holed(self, copy: Copy, name: str) -> None:
+        """The scrub found holes in the replica of a log: ask the primary for it again."""
+        if self.conn is None or self._replica is None or not self._is_current(copy):
             return  # the primary learns of the holes when it is linked
-        log.warning("the replica of stream %r of %s has holes: asking its node for missing records", name, self.node)
+        log.warning("the replica of %s of %s has holes: asking its node for missing records", called(name), self.node)
         self._send(self.conn, self._replica.ask_for(name))
         self._runtime.flush()
 
-    def _rung(self, copy: Copy) -> None:
-        """A replica has written more records, or failed to."""
-        self._siblings.get(copy.copied, self).settle(copy)
+    def _rung(self, copy: Copy, name: str) -> None:
+        """The replica of a log has written more records, or failed to."""
+        self._siblings.get(copy.copied, self).settle(copy, name)
 
-    def settle(self, copy: Copy) -> None:
+    def settle(self, copy: Copy, name: str) -> None:
         """Report the end of a replica, or a failure, to its primary."""
-        if self._store is not None and self._store.streams.get(copy.config.name) is copy:
-            self._settle(copy)
+        if self._is_current(copy) and (found := dict(copy.logs()).get(name)) is not None:
+            self._settle(name, found)
             self._runtime.flush()
 
-    def _settle(self, copy: Copy) -> None:
-        lost = copy.log.remove_unwritten()
+    def _settle(self, name: str, found: Log) -> None:
+        lost = found.remove_unwritten()
         if lost is not None and self._replica is not None:
-            self._answer(self._replica.fail_stream(copy.config.name, lost[2]))
-        self._report_written(copy.config.name)
+            self._answer(self._replica.fail_log(name, lost[2]))
+        self._report_written(name)
 
     def _report_written(self, name: str) -> None:
         if self._replica is None:
@@ -288,11 +252,10 @@ class ReplicaDriver:
         if (got := self._replica.written(name)) is not None:
             self._answer(got)
         if self.behind(name) == 0 and name not in self._replica.failed and self._problems.over(name):
-            log.info("stream %r of %s can be copied again", name, self.node)
+            log.info("%s of %s can be copied again", called(name), self.node)
         if name in self._copy_started and self.behind(name) == 0:
             seconds = self._runtime.loop.time() - self._copy_started.pop(name)
-            size = self._rates[name].bytes if name in self._rates else 0
-            log.info("stream %r of %s is copied completely: %d bytes in %.1f s", name, self.node, size, seconds)
+            log.info("%s of %s: copied completely in %.1f s", called(name), self.node, seconds)
 
     # Time.
 
@@ -323,7 +286,7 @@ class ReplicaDriver:
         self._replica = None
         await self._scrub.stop()
         for store in self._stores.values():
-            await store.close()
+            store.close()
 
     # Figures.
 
@@ -342,7 +305,7 @@ class ReplicaDriver:
         return None
 
     def behind(self, name: str) -> int:
-        """Records of a stream that its primary has and this mirror lacks, as far as known."""
+        """Records of a log that its primary has and this mirror lacks, as far as known."""
         log = None if self._store is None else self._store.find(name)
         ahead = 0 if self._replica is None else self._replica.ahead.get(name, 0)
         return 0 if log is None else max(ahead - log.written, 0)
@@ -365,8 +328,7 @@ class ReplicaDriver:
                 "behind": self.behind(stream) if linked else None,
                 "copied_bytes": self._rates[stream].bytes if stream in self._rates else 0,
                 "bytes_per_second": self._rates[stream].per_second(now) if stream in self._rates else 0,
-                "channels": len(copy.channels),
-                "trouble": self._problems.get(stream),
+                "trouble": self._problems.get(stream) or self._problems.get(progress_of(stream)),
             }
             for stream, copy in store.streams.items()
         }

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from busway.cluster.replication.compare import have
 from busway.cluster.replication.copies import Copy
+from busway.cluster.replication.messages import called
 from busway.errors import BusError
 from busway.settings import MiB
 
 if TYPE_CHECKING:
+    from busway._core import Log
     from busway.broker.runtime import Runtime
 
 log = logging.getLogger("busway.cluster")
@@ -25,44 +27,45 @@ _PORTION: Final = 1 * MiB
 class Scrub:
     """The scrub of one broker's replicas."""
 
-    def __init__(self, runtime: "Runtime", holed: Callable[[Copy], object]) -> None:
+    def __init__(self, runtime: "Runtime", holed: Callable[[Copy, str], object]) -> None:
+        """`holed` is called with a replica, and with the name of its log that has holes."""
         self._runtime = runtime
         self._holed = holed
-        self._queue: list[Copy] = []
+        self._queue: list[tuple[Copy, str, Log]] = []
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, copies: Iterable[Copy]) -> None:
         """Add replicas to be read."""
-        self._queue += copies
+        self._queue += [(copy, name, opened) for copy in copies for name, opened in copy.logs()]
         if self._task is None and self._queue:
             self._task = self._runtime.loop.create_task(self._work(), name="busway scrub")
 
     async def _work(self) -> None:
         try:
             while self._queue:
-                await self._read(self._queue.pop(0))
+                await self._read(*self._queue.pop(0))
         except Exception as error:  # noqa: BLE001, logged and counted by unexpected()
             self._runtime.unexpected(error, None, "the scrub of a replica")
         finally:
             self._task = None
 
-    async def _read(self, copy: Copy) -> None:
-        """Read a replica in portions, so that the scrub can stop at any time. The log records damage itself."""
-        position, end = copy.log.first, copy.log.written
+    async def _read(self, copy: Copy, name: str, opened: "Log") -> None:
+        """Read a log in portions, so that the scrub can stop at any time. The log records damage itself."""
+        position, end = opened.first, opened.written
         try:
             while position < end:
                 _, following, _ = await self._runtime.loop.run_in_executor(
-                    None, copy.log.read_written, position, _PORTION
+                    None, opened.read_written, position, _PORTION
                 )
                 if following <= position:
                     break
                 position = following
         except BusError as error:
-            log.warning("can't read the replica of stream %r completely: %s", copy.config.name, error.reason)
+            log.warning("can't read the replica of %s completely: %s", called(name), error.reason)
             return
         copy.report_damage()
-        if have(copy.log).holes:
-            self._holed(copy)
+        if have(opened).holes:
+            self._holed(copy, name)
 
     def kill(self) -> None:
         """Stop at once."""

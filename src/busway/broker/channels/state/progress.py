@@ -1,7 +1,7 @@
 """The progress of a channel: the entries of its journal, and the state that they add up to.
 
 Values and one rule, apply(). Everything that must survive a crash is an entry; `state.channel` creates entries, and
-`journal` stores them. Each entry repeats the floor and the epoch, which changes whenever a channel moves to another
+`progress_log` stores them. Each entry repeats the floor and the epoch, which changes whenever a channel moves to another
 position. So a damaged entry can cause a redelivery, but never a lost message.
 """
 
@@ -147,20 +147,6 @@ class Deleted(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
 Entry: TypeAlias = Created | Configured | Done | Delivered | Sought | Redriven | Lost | Deleted
 
 
-class Stamp(msgspec.Struct, frozen=True, array_like=True, tag="here"):
-    """The identity of the journal and a position in it, independent of channels; see `journal_identity`."""
-
-    journal: Annotated[str, msgspec.Meta(max_length=64)]
-    life: Offset
-    """The number of the life of the journal. Each opening begins a new one."""
-    count: Offset
-    """The number of entries of this life before the stamp."""
-    ends: Annotated[tuple[tuple[Offset, Offset], ...], msgspec.Meta(max_length=1000)] = ()
-    """Earlier lives, with the number of entries that were found of each."""
-    young: bool = False
-    """Whether an earlier journal, which is lost, may have been in its place."""
-
-
 @dataclass(slots=True)
 class ChannelState:
     """The progress of a channel as recorded in its journal."""
@@ -262,10 +248,8 @@ def _by_value(runs: Intervals) -> Iterator[tuple[int, tuple[Span, ...]]]:
 States: TypeAlias = dict[str, ChannelState]
 
 
-def apply(states: States, entry: Entry | Stamp) -> None:
+def apply(states: States, entry: Entry) -> None:
     """Update the states by one more entry. An entry of an earlier epoch changes nothing."""
-    if isinstance(entry, Stamp):
-        return
     if isinstance(entry, Deleted):
         states.pop(entry.channel, None)
         return
@@ -310,7 +294,7 @@ def apply(states: States, entry: Entry | Stamp) -> None:
                     state.deliveries.put(at, end, entry.deliveries)
 
 
-def rebuild(entries: Iterable[Entry | Stamp]) -> States:
+def rebuild(entries: Iterable[Entry]) -> States:
     states: States = {}
     for entry in entries:
         apply(states, entry)
