@@ -243,7 +243,7 @@ async def test_what_happens_to_mirrors_is_told(nodes, tmp_path):
         # What it can't copy is told by the node that is copied.
         mirroring = a._hub.peers.members.replication
         ((conn, origin),) = mirroring._primaries.items()
-        mirroring._answered(conn, Trouble(origin.streams["safe"].number, "no space left"))
+        mirroring._answered(conn, Trouble(origin.logs["safe"].number, "no space left"))
         trouble = await happened(events, "mirror_trouble", stream="safe", guid=b.guid)
         assert trouble.text == "node-1 can't copy the stream 'safe': no space left"
         await bus.publish("safe/1", b"alone", durable=True)

@@ -145,7 +145,7 @@ def test_a_server_that_is_used_is_not_stopped(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("words", "flag"),
-    [(["stop", "x"], "--lake"), (["stop", "x"], "--url"), (["compact"], "--path"), (["compact"], "--url")],
+    [(["stop", "x"], "--lake"), (["stop", "x"], "--url"), (["optimize"], "--path"), (["optimize"], "--url")],
 )
 def test_a_flag_that_would_do_nothing_is_refused(words: list[str], flag: str) -> None:
     done = CliRunner().invoke(app, ["lake", *words, flag, "y"])
