@@ -502,8 +502,23 @@ class Engine:
     def release(self, stream: int, block: bytes) -> bool:
         """Append delayed messages that are due to the end of their stream. Return False if they could not be stored."""
     def send_gap(self, conn: int, sub: int, stream: int, begin: int, end: int) -> None: ...
+    def scan_topics(self, level: TopicLevel, most: int) -> bool:
+        """Add at most `most` topics to a report. Returns False after the last one."""
+    def topic_users(self, topic: str) -> tuple[int, list[int], list[tuple[int, int, str]]]:
+        """The messages of a topic, the connections that publish on it, and connection, id and group of subscriptions."""
     def stats(self) -> dict[str, int]: ...
     def connection(self, conn: int) -> dict[str, int]: ...  # the figures of one connection
+
+@final
+class TopicLevel:
+    """The topics in use below a path, by their next segment; Engine.scan_topics() fills it."""
+
+    def __new__(cls, path: str, *, begins: str = "", most: int = 10_000) -> Self: ...
+    @property
+    def branches(self) -> list[tuple[str, int, int, bool]]: ...
+    # segment, number of topics, number of messages, whether the segment itself ends a topic
+    @property
+    def others(self) -> tuple[int, int]: ...  # topics and messages beyond the largest number of branches
 
 def matches(a: str, b: str) -> bool:
     """True if some topic matches both patterns. One may be a `re:` pattern; two raise errors.InvalidPattern."""

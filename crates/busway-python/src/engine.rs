@@ -20,6 +20,7 @@ use crate::log::Log;
 use crate::message::{make, Parts, Sender};
 use crate::raised;
 use crate::rules::Selection;
+use crate::topics::TopicLevel;
 
 type Events<'py> = PyResult<Option<Bound<'py, PyList>>>;
 
@@ -580,6 +581,19 @@ impl Engine {
     /// Reports offsets that a subscription will never get.
     fn send_gap(&self, conn: u32, sub: u32, stream: u32, begin: u64, end: u64) {
         self.core().send_gap(conn, sub, stream, begin, end);
+    }
+
+    /// Adds at most `most` topics to a report. Returns false after the last one.
+    fn scan_topics(&self, level: &TopicLevel, most: usize) -> bool {
+        self.core().scan_topics(&mut level.core(), most)
+    }
+
+    /// The messages of a topic, the connections that publish on it, and connection, id and group of its subscriptions.
+    #[allow(clippy::type_complexity)] // a tuple for Python
+    fn topic_users(&self, topic: &str) -> (u64, Vec<u32>, Vec<(u32, u32, String)>) {
+        let users = self.core().topic_users(topic);
+        let subscriptions = users.subscriptions.into_iter().map(|(conn, id, group)| (conn, id, group.into()));
+        (users.messages, users.publishers, subscriptions.collect())
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -13,6 +13,7 @@ mod grants;
 mod log;
 mod message;
 mod rules;
+mod topics;
 mod wakeup;
 
 use busway_core::clock;
@@ -189,6 +190,7 @@ fn fill(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<grants::GrantSet>()?;
     m.add_class::<grants::Grants>()?;
     m.add("VERBS", PyTuple::new(m.py(), busway_core::matching::grants::VERBS)?)?;
+    m.add_class::<topics::TopicLevel>()?;
     m.add_class::<rules::Rules>()?;
     m.add_class::<rules::Selection>()?;
     m.add_class::<bytes::ColumnBuffer>()?;

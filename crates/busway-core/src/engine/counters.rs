@@ -1,7 +1,8 @@
-//! Counters: totals of the engine, and those of a connection.
+//! Counters: totals of the engine, those of a connection, and the topics in use with their users.
 
 use super::{Engine, Service};
-use crate::engine::connection::Counters;
+use crate::engine::connection::{Counters, Named};
+use crate::matching::topic_level::TopicLevel;
 
 /// Totals over all connections, including closed ones.
 #[derive(Debug, Default, Clone, Copy)]
@@ -20,6 +21,16 @@ pub struct Stats {
     pub rule_errors: u64,
     pub opened: u64,
     pub closed: u64,
+}
+
+/// The users of one topic.
+#[derive(Debug, Default)]
+pub struct TopicUsers {
+    pub messages: u64,
+    /// Connections that have published, pushed or requested on it.
+    pub publishers: Vec<u32>,
+    /// Connection, id and group of each subscription that matches it.
+    pub subscriptions: Vec<(u32, u32, Box<str>)>,
 }
 
 impl Engine {
@@ -89,6 +100,35 @@ impl Engine {
             ("sent_bytes", conn.count.sent_bytes),
             ("messages_dropped", conn.count.dropped),
         ]
+    }
+
+    /// Adds at most `most` topics of the table to a report. Returns false after the last one.
+    pub fn scan_topics(&self, level: &mut TopicLevel, most: usize) -> bool {
+        let (end, more) = self.topics.each(level.next, most, |topic, messages| level.add(topic, messages));
+        level.next = end;
+        more
+    }
+
+    /// The users of a topic, which needs not be in use.
+    pub fn topic_users(&mut self, topic: &str) -> TopicUsers {
+        let mut users = TopicUsers::default();
+        if let Some(id) = self.topics.find(topic) {
+            users.messages = self.topics.messages(id);
+            let is_here = |named: &Named| matches!(named, Named::Topic { topic, .. } if *topic == id);
+            let named =
+                |conn: &u32| self.conns[*conn as usize].as_ref().is_some_and(|this| this.topics_in.iter().any(is_here));
+            users.publishers = (0..self.conns.len() as u32).filter(named).collect();
+        }
+        let mut keys = Vec::new();
+        // A topic whose matching exceeds the limits has no receivers.
+        let _ = self.index.matches(topic, &mut keys);
+        let subscription = |key: u32| {
+            let sub = self.index.get(key);
+            let group = self.groups.get(sub.group as usize).map_or("".into(), |group| group.name.clone());
+            (sub.conn, sub.id, group)
+        };
+        users.subscriptions = keys.into_iter().map(subscription).collect();
+        users
     }
 
     pub fn outbox_bytes(&self, conn: u32) -> usize {

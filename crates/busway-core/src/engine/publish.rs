@@ -120,8 +120,11 @@ impl Engine {
         match this.topics_in.get(slot as usize) {
             Some(&Named::Topic { topic, asked, allowed }) => {
                 if this.grants.is_some() && asked & allowed & 1 << verb == 0 && !self.topics.is_reserved(topic) {
-                    return Ok(self.permit(conn, slot, verb).map(|()| topic));
+                    let permitted = self.permit(conn, slot, verb).map(|()| topic);
+                    self.topics.count(topic, i64::from(permitted.is_ok()));
+                    return Ok(permitted);
                 }
+                self.topics.count(topic, 1);
                 Ok(Ok(topic))
             }
             Some(Named::Refused(code)) => Ok(Err(Fault::new(*code, "the topic was refused when it was named"))),
@@ -185,6 +188,7 @@ impl Engine {
                     // Processed again, so not counted twice.
                     this.count.received -= 1;
                 }
+                self.topics.count(topic, -1);
                 self.block(conn, slow, held);
                 let deferred = !self.late && self.defer(conn, frame);
                 return Ok(if deferred { (Flow::Go, size) } else { (Flow::Wait, 0) });
@@ -306,6 +310,7 @@ impl Engine {
         if let Some(this) = self.conn(from) {
             this.count.received += count;
         }
+        self.topics.count(topic, count.cast_signed());
         if route.targets.is_empty() {
             self.stats.unroutable += count;
         }

@@ -1,6 +1,6 @@
 //! Matching of messages and subscriptions: `topic` is the grammar, `index` finds subscriptions by topic, with
 //! `regex_index` for regular expressions; `rules` match fields, with `glob` and `cel`; `route` caches the result for a
-//! topic. `grants` decide which topics a user may use.
+//! topic. `grants` decide which topics a user may use, and `topic_level` is a report about topics in use.
 
 pub(crate) mod cel;
 pub(crate) mod glob;
@@ -13,4 +13,5 @@ pub(crate) mod rule_filter;
 pub mod rules;
 pub mod selection;
 pub mod topic;
+pub mod topic_level;
 pub(crate) mod topic_table;

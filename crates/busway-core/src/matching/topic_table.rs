@@ -12,6 +12,8 @@ use crate::matching::topic;
 struct Topic {
     text: Box<str>,
     uses: u32,
+    /// How many messages were published on it since it is in use.
+    messages: u64,
     wild: bool,
     reserved: bool,
     route: Option<Box<Route>>,
@@ -50,7 +52,7 @@ impl Topics {
             return id;
         }
         let (wild, reserved) = (topic::has_wildcard(text), topic::is_reserved(text));
-        let new = Topic { text: text.into(), uses: 1, wild, reserved, route: None, stream: None };
+        let new = Topic { text: text.into(), uses: 1, messages: 0, wild, reserved, route: None, stream: None };
         let id = self.free.pop().unwrap_or(self.all.len() as u32);
         if id as usize == self.all.len() {
             self.all.push(new);
@@ -87,6 +89,26 @@ impl Topics {
     /// Clears the cached streams after streams were added or removed.
     pub fn forget_streams(&mut self) {
         self.all.iter_mut().for_each(|topic| topic.stream = None);
+    }
+
+    /// Counts messages that were published on a topic; -1 for one that will be processed again.
+    #[inline]
+    pub fn count(&mut self, id: u32, messages: i64) {
+        let topic = &mut self.all[id as usize];
+        topic.messages = topic.messages.wrapping_add_signed(messages);
+    }
+
+    pub fn messages(&self, id: u32) -> u64 {
+        self.all[id as usize].messages
+    }
+
+    /// Calls `visit` with the text and the messages of at most `most` topics from a number on. Reserved topics and
+    /// those with wildcards are left out. Returns where to continue, and whether there are more.
+    pub fn each(&self, from: usize, most: usize, mut visit: impl FnMut(&str, u64)) -> (usize, bool) {
+        let end = self.all.len().min(from.saturating_add(most));
+        let used = self.all[from.min(end)..end].iter().filter(|topic| topic.uses > 0);
+        used.filter(|topic| !topic.wild && !topic.reserved).for_each(|topic| visit(&topic.text, topic.messages));
+        (end, end < self.all.len())
     }
 
     pub fn text(&self, id: u32) -> &str {

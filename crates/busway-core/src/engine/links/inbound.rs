@@ -212,6 +212,7 @@ impl Engine {
         if let Some(this) = self.conn(conn) {
             this.count.received += count;
         }
+        self.topics.count(topic, count.cast_signed());
         if ours().next().is_none() {
             self.stats.unroutable += count;
         }

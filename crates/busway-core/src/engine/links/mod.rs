@@ -379,6 +379,9 @@ impl Engine {
             _ => return Err(Fault::protocol(format!("topic slot {topic} was not filled"))),
         };
         self.stats.rejected += u64::from(topic.is_none());
+        if let Some(topic) = topic {
+            self.topics.count(topic, 1);
+        }
         let who = self.conn(conn).and_then(|this| this.peer.as_ref()?.sender(sender));
         let who = who.ok_or_else(|| Fault::protocol(format!("sender slot {sender} was not filled")))?;
         Ok(Arrived { topic, who, body })
