@@ -16,7 +16,9 @@ from busway.broker.access.refusals import Refusals
 from busway.broker.access.revocation import Revocation
 from busway.broker.admin import services
 from busway.broker.admin.events import ClusterEvents
+from busway.broker.admin.rates import RateSampler
 from busway.broker.admin.services import AdminServices
+from busway.broker.admin.topics import TopicScans
 from busway.broker.admission import Generations
 from busway.broker.channels.manager import Channels
 from busway.broker.clock import Clock
@@ -82,6 +84,10 @@ class Hub:
         self.services = ServicesDriver(runtime, self.peers.services)
         self.revocation = Revocation(runtime, self.authority, (_Leases(self.channels), _Posts(self.retained)))
         self.admin = AdminServices(self)
+        self.rates = RateSampler(self)
+        self.topic_scans = TopicScans(self)
+        self.rates = RateSampler(self)
+        self.topic_scans = TopicScans(self)
         self.server_list = ServerList(runtime, members)
         self.clock = Clock(runtime, members, (self.retained, self.services, self.streams, self.channels, members))
         self._table: dict[int, Callable[[Event], Events]] = {

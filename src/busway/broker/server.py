@@ -168,6 +168,7 @@ class Server:
         hub.runtime.addresses = self.addresses
         hub.clock.start()
         hub.clock.arm()
+        hub.rates.start()
         hub.revocation.start()
         hub.peers.members.start(self.bound)
         try:
@@ -309,6 +310,7 @@ class Server:
         if self._hub is not None:
             self._hub.clock.stop()
             self._hub.disk.stop()
+            self._hub.rates.stop()
             self._hub.server_list.stop()
             self._hub.revocation.stop()
             self._hub.channels.kill()
@@ -370,6 +372,7 @@ class Server:
         finally:
             hub.clock.stop()
             hub.disk.stop()
+            hub.rates.stop()
             hub.server_list.stop()
             hub.revocation.stop()
             hub.admin.stop()

@@ -5,11 +5,12 @@ instead, see `channels.manager`.
 """
 
 import base64
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
 
 import msgspec
 
 from busway._core import Message
+from busway.broker.admin.paging import MOST, PageQuestion
 from busway.broker.admin.streams import Service
 from busway.broker.admin.survey import NodeAnswer, own_figures, summed
 from busway.broker.channels.dead_letters.redrive import Letters, look, redrive as send_back
@@ -28,6 +29,14 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     channel: str | None = None
     start: tuple[str, Any] = ("first", None)
     settings: dict[str, Any] = {}
+
+
+class ListQuestion(PageQuestion, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The payload of a request on `$bus/channel/list`: one channel, a page or all, of one stream or of all."""
+
+    stream: str | None = None
+    channel: str | None = None
+    most: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = MOST
 
 
 class LettersQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,11 +159,30 @@ async def _agreed(hub: "Hub", driver: ChannelDriver) -> None:
 
 
 async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
-    """`$bus/channel/list`: the settings and figures of one channel, or of all channels of a stream."""
-    question = _question(message)
+    """`$bus/channel/list`: the settings and figures of one channel, or of a page or all channels of one or all streams."""
+    question = msgspec.json.decode(message.payload, type=ListQuestion) if message.payload else ListQuestion()
     if question.channel is not None:
-        return {"channels": [await _whole(hub, _found(hub, question))]}
-    return {"channels": await _wholes(hub, question.stream, None)}
+        driver = hub.channels.get(question.stream or "", check_channel(question.channel))
+        return {"channels": [await _whole(hub, driver) | {"clients": _consumers(hub, driver)}], "total": 1}
+    streams = list(hub.streams.by_name) if question.stream is None else [question.stream]
+    found = [whole for stream in streams for whole in await _wholes(hub, stream, None)]
+    found = [whole for whole in found if question.has(whole["name"], whole["stream"])]
+    page = found if question.whole else question.page(found, _place, dict.__getitem__)
+    return {"channels": page, "total": len(found)}
+
+
+def _consumers(hub: "Hub", driver: ChannelDriver) -> list[dict[str, Any]]:
+    """The consumers that are connected to this node, and the nodes whose clients consume this part."""
+    found = []
+    for consumer in driver.machine.consumers:
+        if (session := hub.sessions.get(consumer.who[0])) is not None:
+            figures = {"client": session.client, "name": consumer.name or session.name, "node": session.node}
+            found.append(figures | {"window": consumer.window, "in_flight": consumer.in_flight})
+    return found
+
+
+def _place(whole: dict[str, Any]) -> tuple[str, str]:
+    return whole["stream"], whole["name"]
 
 
 def _question(message: Message) -> Question:

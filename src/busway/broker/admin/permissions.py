@@ -145,6 +145,11 @@ def _touched(grants: Grants, topics: tuple[str, ...]) -> bool:
 _CHECKS: Final[dict[str, Check]] = {
     "$bus/info": _observe,
     "$bus/cluster": _observe,
+    "$bus/connections": _observe,
+    "$bus/rates": _observe,
+    "$bus/services": _observe,
+    "$bus/topic": _observe,
+    "$bus/topics": _observe,
     "$bus/kept": _open,
     "$bus/stored": _open,
     "$bus/stream/list": _known,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from busway._core import PROTOCOL, Engine, Message
-from busway.broker.admin import channels, permissions, streams
+from busway.broker.admin import channels, connections, permissions, providers, rates, streams, topics
 from busway.broker.admin.events import CLUSTER
+from busway.broker.admin.paging import MOST
 from busway.broker.admission import AGENT, limits
 from busway.broker.flags import PIN
 from busway.broker.retained.store import RetainedMessage
@@ -21,16 +22,19 @@ from busway.settings import KiB
 if TYPE_CHECKING:
     from busway.broker.hub import Hub
 
-MOST: Final = 2**31
 INFO: Final = "$bus/info"
 KEPT: Final = "$bus/kept"
 
 
 class InfoQuestion(msgspec.Struct, frozen=True):
-    """The payload of a request on `$bus/info`: the number of connections to list, and how many to skip."""
+    """The payload of a request on `$bus/info`: the number of connections to list, and how many to skip.
+
+    Without `streams` the answer has no streams and channels, which can be many.
+    """
 
     connections: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1000
     skip: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 0
+    streams: bool = True
 
 
 class KeptQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +55,7 @@ class PromoteQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def register(engine: Engine) -> None:
     """Have the engine pass requests on these topics to the hub."""
-    for topic in (*_SERVICES, *_LATER, *_OWN):
+    for topic in (*_SERVICES, *_FILTERED, *_LATER, *_OWN):
         engine.internal(topic)
 
 
@@ -71,7 +75,9 @@ def call(hub: "Hub", event: tuple[Any, ...]) -> None:
         hub.admin.begin(conn, number, message, lambda hub, message: own(hub, message, session))
         return
     try:
-        payload = msgspec.json.encode(_SERVICES[message.topic](hub, message, conn))
+        filtered = _FILTERED.get(message.topic)
+        answer = _SERVICES[message.topic](hub, message) if filtered is None else filtered(hub, message, conn)
+        payload = msgspec.json.encode(answer)
     except (msgspec.MsgspecError, RecursionError, BusError) as error:
         hub.engine.reply(conn, number, *refusal(message, error))
         return
@@ -118,15 +124,16 @@ class AdminServices:
             task.cancel()
 
 
-def info(hub: "Hub", message: Message, conn: int) -> dict[str, Any]:  # noqa: ARG001, one signature for the table
+def info(hub: "Hub", message: Message) -> dict[str, Any]:
     """The answer for `busway info`: the broker, its counters, and its connections."""
     payload = message.payload
     question = msgspec.json.decode(payload, type=InfoQuestion) if payload else InfoQuestion()
     listed = islice(hub.sessions.items(), question.skip, question.skip + question.connections)
-    return overview(hub) | {"connections": [_connection(hub, conn) for conn, _ in listed]}
+    found = overview(hub, streams=question.streams)
+    return found | {"connections": [connections.shown(hub, conn) for conn, _ in listed]}
 
 
-def overview(hub: "Hub") -> dict[str, Any]:
+def overview(hub: "Hub", *, streams: bool = True) -> dict[str, Any]:
     """The answer for `busway info` without the connections."""
     return {
         "name": hub.name,
@@ -144,7 +151,7 @@ def overview(hub: "Hub") -> dict[str, Any]:
         "shared": hub.services.figures(),
         "storage": "memory" if hub.folder is None else "disk",
         "disk": hub.disk.figures(),
-        "streams": [stream.figures() for stream in hub.streams.by_name.values()],
+        "streams": [stream.figures() for stream in hub.streams.by_name.values()] if streams else [],
     }
 
 
@@ -224,24 +231,16 @@ def stats(hub: "Hub") -> dict[str, Any]:
     }
 
 
-def _connection(hub: "Hub", conn: int) -> dict[str, Any]:
-    session = hub.sessions[conn]
-    figures = hub.engine.connection(conn)
-    slowed = session.paused or figures["aside_bytes"]
-    state = "closing" if session.closing else "slowed" if slowed else "open" if session.accepted else "new"
-    return {
-        "client": session.client,
-        "name": session.name,
-        "transport": session.scheme,
-        "peer": session.peer(),
-        "peer_name": session.peer_name(),
-        "user": session.user,
-        "state": state,
-        **figures,
-    }
-
-
-_SERVICES: Final[dict[str, Callable[["Hub", Message, int], dict[str, Any]]]] = {INFO: info, KEPT: kept}
+_SERVICES: Final[dict[str, Callable[["Hub", Message], dict[str, Any]]]] = {
+    INFO: info,
+    "$bus/rates": rates.rates,
+    "$bus/topic": topics.topic,
+    "$bus/services": providers.services,
+    "$bus/connections": connections.connections,
+    "$bus/connections/close": connections.close,
+}
+_FILTERED: Final[dict[str, Callable[["Hub", Message, int], dict[str, Any]]]] = {KEPT: kept}
+"""Services that get the connection of the requester, because its user may see a part."""
 
 
 async def cluster(hub: "Hub", message: Message) -> dict[str, Any]:  # noqa: ARG001 - the request has no payload
@@ -255,6 +254,10 @@ async def promote(hub: "Hub", message: Message) -> dict[str, Any]:
     return await hub.peers.members.promote(question.node, force=question.force)
 
 
-_LATER: Final = streams.SERVICES | channels.SERVICES | {CLUSTER: cluster, f"{CLUSTER}/promote": promote}
+_LATER: Final = (
+    streams.SERVICES
+    | channels.SERVICES
+    | {CLUSTER: cluster, f"{CLUSTER}/promote": promote, "$bus/topics": topics.topics}
+)
 _OWN: Final = {"$bus/stored": streams.stored}
 """Services that get the session of the requester."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import msgspec
 
 from busway._core import Message, Selection, select_records
+from busway.broker.admin.paging import MOST, PageQuestion
 from busway.broker.admin.survey import with_parts
 from busway.broker.streams import set_aside
 from busway.broker.streams.stream import Stream
@@ -36,11 +37,16 @@ _NUMBERS: Final = 1024
 _BROKERS: Final = 64
 
 
-class ListQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a request on `$bus/stream/list`: one stream or all, with `parts` also their part at each node."""
+class ListQuestion(PageQuestion, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The payload of a request on `$bus/stream/list`: one stream, a page of them or all.
+
+    With `parts` the answer has the part of each stream at each node, and without `channels` it lacks the channels.
+    """
 
     name: str | None = None
     parts: bool = False
+    channels: bool = True
+    most: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = MOST
 
 
 class NameQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,11 +151,21 @@ async def listed(hub: "Hub", message: Message) -> dict[str, Any]:
     payload = message.payload
     question = msgspec.json.decode(payload, type=ListQuestion) if payload else ListQuestion()
     name = question.name
-    chosen = hub.streams.by_name.values() if name is None else [hub.streams.get(name)]
-    here = [shown(hub, stream) for stream in chosen]
-    if not question.parts:
-        return {"streams": here}
-    return {"streams": with_parts(hub.runtime, here, await hub.peers.streams.survey(name))}
+    chosen = list(hub.streams.by_name.values()) if name is None else [hub.streams.get(name)]
+    found = [stream for stream in chosen if question.has(stream.config.name, *stream.config.topics)]
+    page = found if question.whole else question.page(found, _name, _figure)
+    here = [shown(hub, stream, channels=question.channels) for stream in page]
+    if question.parts:
+        here = with_parts(hub.runtime, here, await hub.peers.streams.survey(name))
+    return {"streams": here, "total": len(found)}
+
+
+def _name(stream: Stream) -> str:
+    return stream.config.name
+
+
+def _figure(stream: Stream, figure: str) -> Any:
+    return stream.figures(channels=False)[figure]
 
 
 async def topics(hub: "Hub", message: Message) -> dict[str, Any]:
@@ -274,9 +290,9 @@ async def stored(hub: "Hub", message: Message, session: int) -> dict[str, Any]:
     return {"stored": runs, "unknown": unknown, "unsure": unsure}
 
 
-def shown(hub: "Hub", stream: Stream) -> dict[str, Any]:
+def shown(hub: "Hub", stream: Stream, *, channels: bool = True) -> dict[str, Any]:
     """The figures of a stream for clients."""
-    return stream.figures() | {"broker": hub.guid}
+    return stream.figures(channels=channels) | {"broker": hub.guid}
 
 
 def _settings(message: Message) -> tuple[str, dict[str, Any]]:

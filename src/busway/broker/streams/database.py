@@ -406,10 +406,10 @@ class DatabaseStream(Stream):
 
     # Figures.
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, *, channels: bool = True) -> dict[str, Any]:
         usage = self.store.known
         return {
-            **super().figures(),
+            **super().figures(channels=channels),
             "first": self.first,
             "bytes": usage.bytes,
             "count": usage.count,

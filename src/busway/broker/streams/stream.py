@@ -338,7 +338,7 @@ class Stream:
         """Whether the stream may have messages that match this pattern."""
         return takes(self.config, pattern)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, *, channels: bool = True) -> dict[str, Any]:
         """The settings and the state of the stream, with the keys of a StreamInfo."""
         size, buckets, index = self.log.usage
         waiting, dropped = self.log.waits
@@ -362,7 +362,7 @@ class Stream:
             "mirrored": self.mirrored,
             "level": self.level,
             "topic_count": self.log.topic_count,
-            "channels": self._channels.figures(self.number),
+            "channels": self._channels.figures(self.number) if channels else [],
         }
 
 
