@@ -18,6 +18,7 @@ JOBS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
 # One environment that grows: what serving needs and the engine first, everything else where a target needs it.
 SERVE := $(VENV)/.serve
+CONSOLE := $(VENV)/.console
 ENGINE := $(VENV)/.engine
 DEPENDENCIES := $(VENV)/.dependencies
 EVERYTHING := $(ENGINE) $(DEPENDENCIES)
@@ -25,7 +26,7 @@ SOURCES := $(shell find crates -type f \( -name '*.rs' -o -name '*.toml' \) -not
 	$(wildcard Cargo.toml Cargo.lock rust-toolchain.toml .cargo/config.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all check format sync bench bench-fuse bench-gateway bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo
+.PHONY: help setup run demo test test-all check format sync console bench bench-fuse bench-gateway bench-mesh fuzz crash crash-spark crash-mesh simulate lock clean python cargo
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -35,7 +36,7 @@ setup: $(EVERYTHING) ## prepare everything for work on Busway: all dependencies,
 	@SYSTEM=$(SYSTEM) scripts/system-packages.sh java
 
 # With job control the terminal's Ctrl-C reaches the server alone, so that make does not report an error.
-run: $(ENGINE) ## start a bus on tcp://127.0.0.1:7420, with JSON on http://127.0.0.1:15555 and its data in .busway
+run: $(ENGINE) $(CONSOLE) ## start a bus on tcp://127.0.0.1:7420, with the console on http://127.0.0.1:15555 and its data in .busway
 	@echo "data is stored in $(DATA) (make clean leaves it; delete the folder to begin anew)"
 	@if [ -t 0 ]; then set -m; fi; $(BIN)/busway serve --data $(DATA) --http 127.0.0.1:15555 || test $$? = 130
 
@@ -45,7 +46,7 @@ demo: $(EVERYTHING) ## payments, a Spark pipeline, an archive and a picture, in 
 
 # The tests start hundreds of programs, which load compiled files faster. The crate for Python has no tests in Rust.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: $(EVERYTHING) ## run every test (PYTEST="-k word" runs those in Python only; SYSTEM=no installs no system packages)
+test: $(EVERYTHING) $(CONSOLE) ## run every test (PYTEST="-k word" runs those in Python only; SYSTEM=no installs no system packages)
 	@SYSTEM=$(SYSTEM) scripts/system-packages.sh postgresql java namespaces chromium curl fuse
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST)
 ifneq ($(and $(PYTEST),$(filter undefined,$(origin CARGO_TEST))),)
@@ -76,6 +77,8 @@ format: $(EVERYTHING) sync ## let the formatters and the safe fixes rewrite the 
 
 sync: $(EVERYTHING) ## generate the blocking API in src/busway/sync/generated from the asyncio API
 	$(BIN)/python -m scripts.make_sync
+
+console: $(CONSOLE) ## fetch the scripts of other projects that the console uses; needs npm
 
 bench: $(EVERYTHING) ## compare with other systems (BENCH="--quick" for a short look)
 	$(BIN)/python -m benchmarks.peers $(BENCH)
@@ -117,6 +120,7 @@ lock: $(DEPENDENCIES) ## resolve the dependencies anew into requirements.lock an
 clean: ## remove everything that was built; the data in .busway stays
 	rm -rf $(VENV) target dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -f src/busway/_core*.so
+	rm -rf src/busway/gateway/console/vendor
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 	@if [ -e $(DATA) ]; then echo "the data in $(DATA) stays: delete the folder if you don't need it"; fi
 
@@ -135,6 +139,11 @@ $(SERVE): requirements-serve.lock | python
 	@echo "installing what serving needs (requirements-serve.lock)"
 	@scripts/heartbeat.sh "installing" $(BIN)/python -m pip install --requirement requirements-serve.lock
 	@touch $@
+
+# Without npm everything but the console works, so that is no error.
+$(CONSOLE): scripts/console_vendor.py | $(SERVE)
+	@$(BIN)/python -m scripts.console_vendor || test $$? = 3
+	@if [ -d src/busway/gateway/console/vendor ]; then touch $@; fi
 
 $(DEPENDENCIES): requirements.lock $(SERVE)
 	@echo "installing the tools, Spark and the systems to compare with (requirements.lock, about 1.3 GB)"

@@ -77,10 +77,10 @@ def _announce(server: busway.Server, member: busway.Cluster | None, data: str | 
     console = terminal.notes
     named = f" {server.name!r}" if server.name else ""
     console.print(f"[bold]busway {busway.__version__}[/] serves{named} on")
+    if server.http is not None:
+        console.print(f"  [cyan]{server.http}[/] [dim](console in a browser; JSON over HTTP and WebSocket)[/]")
     for address in server.bound:
         console.print(f"  [cyan]{address}[/]")
-    if server.http is not None:
-        console.print(f"  [cyan]{server.http}[/] [dim](JSON over HTTP and WebSocket)[/]")
     if member is not None:
         console.print(_membership(member), markup=False)
     if data is None:

@@ -18,6 +18,7 @@ from busway.client.bus import Bus
 from busway.errors import ListenFailed
 from busway.gateway.auth.guard import Guard, Keys
 from busway.gateway.auth.users import HttpUser, HttpUsers
+from busway.gateway.console.routes import Console
 from busway.gateway.http.commands import Commands
 from busway.gateway.http.first_request import FirstRequest
 from busway.gateway.http.origins import Origins
@@ -56,6 +57,7 @@ class JsonDoor:
         self.guard = Guard(keys, users=self.users is not None)
         self._host, self._port = host_port(settings.address)
         self.origins = Origins(self._host, settings.hosts, settings.cors)
+        self.console = Console(server, self.guard, settings.body)
         self._sockets: set[Socket] = set()
         self.new_connections: set[FirstRequest] = set()
         """Connections whose first request is not complete."""
@@ -78,6 +80,7 @@ class JsonDoor:
         native = " or ".join(self._server.addresses) or "it only within its process"
         return (
             f"Busway {__version__}: the HTTP and WebSocket port of the broker {self._server.name!r}.\n\n"
+            f"{self.address}/console    the console, in a browser\n"
             f"curl '{self.address}/?cmd=ping'\n"
             "/services        services that can be called\n"
             "/openapi.json    description of this port\n"
@@ -151,6 +154,7 @@ class JsonDoor:
             socket.disconnect(GOING_AWAY, "the broker stops")
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
+                await self.console.close()
                 await self._empty.wait()
         for socket in list(self._sockets):
             socket.abort()

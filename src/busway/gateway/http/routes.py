@@ -16,6 +16,8 @@ from busway.client.bus import Bus
 from busway.client.typed.protocol import declared
 from busway.gateway.auth.grants import Key, Verb
 from busway.gateway.cloudevents import http
+from busway.gateway.console import routes as console
+from busway.gateway.console.routes import Console
 from busway.gateway.documents import asyncapi, openapi, pages
 from busway.gateway.http import websocket_reader
 from busway.gateway.http.plain import USER, Handler
@@ -31,10 +33,12 @@ http_log: Final = logging.getLogger("busway.gateway.http.plain")
 """Logger for aiohttp. It drops errors about invalid HTTP, which clients get as an answer."""
 http_log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], http.UNREADABLE)))
 
-_PAGES: Final = frozenset({"/healthz", "/readyz", "/metrics", "/services", "/openapi.json", "/asyncapi.json"})
+_PAGES: Final = frozenset(
+    {"/healthz", "/readyz", "/metrics", "/services", "/openapi.json", "/asyncapi.json", console.PAGE}
+)
 """Pages that change nothing. The door always answers them; pages of other origins may link to, but not read them."""
 _HEALTH: Final = frozenset({"/healthz", "/readyz"})
-"""Pages that need no user."""
+"""Pages that need no user. The page and the files of the console need none, too: its sessions log in."""
 _SIGNED: Final = ("apiKey", "signature", "timestamp", "id")
 
 
@@ -46,6 +50,7 @@ def application(door: "JsonDoor", server: "Server") -> web.Application:
     app.add_routes(health.routes(server, more=routes.metrics))
     allow = routes.allow if door.guard.active else None
     app.add_routes(http.routes(app, routes.bus, allow=allow, slow=door.settings.slow, stall=door.settings.stall))
+    app.add_routes(door.console.routes())
     app.add_routes(
         [
             web.get("/services", routes.services),
@@ -67,8 +72,18 @@ class Routes:
         self._openapi = openapi.document(title=server.name, keys=door.guard.active)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Handle a command or a call."""
+        """Handle a command or a call, or a browser that opens the address of the door."""
+        if self._opens_console(request):
+            return await self._door.console.page(request)
         return await self._handler(request)
+
+    def _opens_console(self, request: web.Request) -> bool:
+        """Whether a browser opens the address of the door. A service that is bound to `/` takes precedence."""
+        return Console.is_wanted(request) and self._door.commands.services.root is None
+
+    def _needs_no_user(self, request: web.Request) -> bool:
+        page = request.match_info.handler in {self._door.console.page, self._door.console.file}
+        return page or request.path in _HEALTH or self._opens_console(request)
 
     # Hosts and origins.
 
@@ -76,15 +91,19 @@ class Routes:
     async def check_origin(self, request: web.Request, handler: Any) -> web.StreamResponse:
         """Refuse requests for other hosts, and requests of web pages that may not call the door.
 
-        A WebSocket may have any path, so its request goes to no other handler.
+        A WebSocket of the protocol may have any path but that of the console, so its request goes to no other handler.
         """
         if websocket_reader.is_upgrade(request):
             if (refusal := self._door.refusal(request.headers)) is None:
+                if request.path == console.SOCKET:
+                    return await self._door.console.socket(request)
                 try:
                     user = await self._door.identify(request)
                 except Refused as error:
                     return _login(error)
                 return websocket_reader.upgrade(self._door, request, user)
+            if request.path == console.SOCKET:
+                return _refused(*refusal)
             return websocket_reader.upgrade(self._door, request, None)
         if (text := self._door.origins.misdirected(request.headers)) is not None:
             return _refused(MISDIRECTED, text)
@@ -96,11 +115,11 @@ class Routes:
                 response.headers["Access-Control-Allow-Headers"] = requested
             response.headers["Access-Control-Max-Age"] = "600"
             return response
-        public = request.method in {"GET", "HEAD"} and request.path in _PAGES
+        public = request.method in {"GET", "HEAD"} and (request.path in _PAGES or self._opens_console(request))
         if not public and (refusal := self._door.refusal(request.headers)) is not None:
             return _refused(*refusal)
         try:
-            user = await self._door.identify(request) if request.path not in _HEALTH else None
+            user = await self._door.identify(request) if not self._needs_no_user(request) else None
             if user is not None:
                 request[USER] = user
             if request.path == "/metrics":
