@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from busway import sync
@@ -74,12 +75,16 @@ class Shell:
         return done.exit_code, done.stdout, done.stderr
 
     def update(self, file: Path, *words: object) -> dict:
-        code, out, notes = self.run("run", file, "--state", self.state, "--once", "--json", *words)
+        code, out, notes = self.run("run", file, "--state", self.state, "--once", "--tables", "delta", "--json", *words)
         assert code == 0, notes
         return json.loads(out)
 
     def table(self, name: str) -> list[dict]:
         return ds.dataset(self.state / "tables" / name, format="parquet").to_table().to_pylist()
+
+    def delta(self, name: str) -> list[dict]:
+        """The rows of a table in Delta; they are those that Spark counts to it."""
+        return DeltaTable(self.state / "delta" / name).to_pyarrow_table().to_pylist()
 
 
 @pytest.fixture
@@ -129,10 +134,16 @@ def test_a_pipeline_lives_through_all_that_can_happen(shell, bus):
     assert reasons == ["no JSON", misfit, "id is missing", misfit, "no JSON", misfit]
     assert sorted(row["id"] for row in shell.table("large")) == expected(300, 100)
     assert sum(row["orders"] for row in shell.table("totals")) == len(expected(300, 100))
+    assert report["published"].keys() == {"large", "totals", "orders_rejected"}
+    assert sorted(row["id"] for row in shell.delta("large")) == expected(300, 100)
+    assert sum(row["orders"] for row in shell.delta("totals")) == len(expected(300, 100))
+    assert len(shell.delta("orders_rejected")) == 6
+    assert "large" not in shell.update(file)["published"]
+    assert len(shell.delta("orders_rejected")) == 6
     assert alerts(bus) == expected(300, 190)
 
     # It keeps running, takes only what is new, and ends after the update at work when it is asked to.
-    process = shell.start("run", file, "--state", shell.state, "--every", "100ms", "--json")
+    process = shell.start("run", file, "--state", shell.state, "--every", "100ms", "--json", "--tables", "delta")
     first = json.loads(process.stdout.readline())
     assert not any(first["rows"].values())
     publish(bus, range(300, 600))
@@ -149,7 +160,7 @@ def test_a_pipeline_lives_through_all_that_can_happen(shell, bus):
 
     # Killed within an update it goes on where it was; the server, which may be at work still, is another one then.
     publish(bus, range(600, 900))
-    process = shell.start("run", file, "--state", shell.state, "--once")
+    process = shell.start("run", file, "--state", shell.state, "--once", "--tables", "delta")
     wait_for((shell.state / "busy").exists)
     process.kill()
     process.communicate()
@@ -159,6 +170,8 @@ def test_a_pipeline_lives_through_all_that_can_happen(shell, bus):
     assert sorted(row["id"] for row in shell.table("large")) == expected(1000, 100)
     assert len(shell.table("orders_rejected")) == 6
     assert alerts(bus) == expected(1000, 190)
+    assert sorted(row["id"] for row in shell.delta("large")) == expected(1000, 100)
+    assert sum(row["orders"] for row in shell.delta("totals")) == len(expected(1000, 100))
 
     # What is wrong is told with its line, and nothing else.
     wrong = shell.file("wrong.sql", PIPELINE.replace("amount >= 100", "amout >= 100"))

@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from busway.spark import archive, audit, table as table_of
+from busway.spark.lake import upkeep
 from tests.spark.conftest import CONF
 
 BATCH = 100
@@ -87,7 +88,18 @@ def follow(spark: SparkSession, folder: str, url: str, drain: bool) -> None:
     query = (write.trigger(availableNow=True) if drain else write).start()
     if not drain:  # both at once, so that a kill meets both
         threading.Thread(target=end_with, args=[query], daemon=True).start()
-        archive(spark, f"{folder}/lake", url=url, streams=["in", "out"], interval=0.2, optimize_below=1 << 20, keep=0.0)
+        upkeep._MANY = 3  # so that a kill meets merges and deletions, too
+        following = os.getpid() % 2 == 0  # rounds, or a streaming query
+        archive(
+            spark,
+            f"{folder}/lake",
+            url=url,
+            streams=["in", "out"],
+            interval=0.2,
+            follow=following,
+            optimize_below=1 << 20,
+            keep=0.0,
+        )
     query.awaitTermination()
     archive(spark, f"{folder}/lake", url=url, streams=["in", "out"], once=True)
     report = audit(table_of(spark, f"{folder}/lake"))

@@ -1,5 +1,6 @@
 """`busway lake run` and `stop`: run declared pipelines, and stop their Spark server. Called by busway.cli.app."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from busway.spark.pipelines.runner import Pipeline, Report
 
 _FOLDER: Final = ".busway"
+
+
+class TableFormat(StrEnum):
+    """The format of the tables of a pipeline."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
 
 
 def _time(name: str, *, help: str, default: str) -> Any:  # noqa: A002 - typer's own word
@@ -42,6 +50,10 @@ def lake_run(
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Empty all tables first and recompute them from the stored messages.")
     ] = False,
+    tables: Annotated[
+        TableFormat,
+        typer.Option("--tables", help="Format of the tables; delta: also as Delta tables in DIR/delta of the state."),
+    ] = TableFormat.PARQUET,
     idle: Annotated[
         float, _time("--idle", help="Time without a run after which the Spark server ends.", default="15m")
     ] = "15m",  # type: ignore[assignment]
@@ -59,7 +71,7 @@ def lake_run(
     folder = _state(file) if state is None else state.absolute()
 
     def work() -> None:
-        pipeline = Pipeline(file.absolute(), folder, job.options)
+        pipeline = Pipeline(file.absolute(), folder, job.options, delta=tables is TableFormat.DELTA)
         with job.bar() as bar, connect_server.use(folder) as used:
             bar.say("starting Spark")
             try:
@@ -147,7 +159,9 @@ class _FlowProgress:
 
 def _report(number: int, report: "Report", *, json: bool, quiet: bool) -> None:
     if json:
-        terminal.record({"update": number} | {key: getattr(report, key) for key in ("rows", "rejected", "seconds")})
+        terminal.record(
+            {"update": number} | {key: getattr(report, key) for key in ("rows", "rejected", "published", "seconds")}
+        )
         return
     if quiet or (number > 1 and not any(report.rows.values())):
         return

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -30,6 +30,7 @@ from pyarrow import fs
 
 from busway.spark import typed
 from busway.spark.columns import arrow_schema
+from busway.spark.lake import statistics
 from busway.spark.lake.coverage import Covered, File, LakeError, Snapshot, State, decode, differences
 from busway.spark.options import COLUMNS
 from busway.spark.ranges import Place
@@ -47,8 +48,6 @@ _NEUTRAL: Final = {"OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET 
 """Operations of a table that change no row."""
 _ATTEMPTS: Final = 20
 """Number of versions for which a commit is tried while other writers commit."""
-_LONGEST: Final = 64
-"""Largest length of a text in the statistics."""
 
 
 class Conflict(LakeError):  # noqa: N818 - named after what it reports
@@ -253,8 +252,8 @@ class Lake:
         whole = self.path(*(part for part in (base, path) if part))
         with self._files.open_input_file(whole) as file:
             metadata = pq.ParquetFile(file).metadata
-        statistics = _statistics(metadata)
-        filled = {name.partition(".")[0] for name in statistics.filled if "." in name}
+        found = statistics.of(metadata)
+        filled = {name.partition(".")[0] for name in found.filled if "." in name}
         info = self._info(whole)
         action = AddAction(
             path="/".join(part for part in (base, path) if part),
@@ -262,7 +261,7 @@ class Lake:
             partition_values={"stream": stream, "date": day},
             modification_time=int(info.mtime.timestamp() * 1000),
             data_change=True,
-            stats=statistics.text,
+            stats=found.text,
         )
         return Added(stream, metadata.num_rows, info.size, tuple(sorted(filled - {"fields"})), action)
 
@@ -400,68 +399,6 @@ def _file(action: Mapping[str, Any]) -> File:
 
 def _span(offsets: tuple[int, int] | None) -> str:
     return "" if offsets is None else f", offsets {offsets[0]} to {offsets[1]}"
-
-
-class _Statistics(NamedTuple):
-    text: str
-    filled: set[str]
-    """The leaf columns that have values."""
-
-
-def _statistics(metadata: pq.FileMetaData) -> _Statistics:
-    """Return the statistics of a Parquet file in the JSON of an AddAction, from the statistics of its row groups."""
-    lowest: dict[str, Any] = {}
-    highest: dict[str, Any] = {}
-    nulls: dict[str, Any] = {}
-    filled = set[str]()
-    for column in range(metadata.num_columns):
-        path = metadata.schema.column(column).path
-        found = [metadata.row_group(group).column(column).statistics for group in range(metadata.num_row_groups)]
-        empty = sum(one.null_count for one in found if one is not None and one.has_null_count)
-        if any(one is None or not one.has_null_count for one in found) or empty < metadata.num_rows:
-            filled.add(path)
-        if metadata.schema.column(column).max_repetition_level:
-            continue  # lists and maps have no statistics
-        if all(one is not None and one.has_null_count for one in found):
-            _put(nulls, path, empty)
-        known = [one for one in found if one is not None and one.has_min_max]
-        some = [
-            one
-            for one in found
-            if one is None or not one.has_null_count or one.null_count < one.num_values + one.null_count
-        ]
-        if known and len(known) >= len(some):
-            low, high = _plain(min(one.min for one in known)), _plain(max(one.max for one in known))
-            if low is not None and high is not None:
-                _put(lowest, path, low)
-                _put(highest, path, high)
-    made = {"numRecords": metadata.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
-    return _Statistics(json.dumps(made), filled)
-
-
-def _put(into: dict[str, Any], path: str, value: Any) -> None:
-    *outer, name = path.split(".")
-    for step in outer:
-        into = into.setdefault(step, {})
-    into[name] = value
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of the statistics for JSON. None: readers of Delta take none of this type."""
-    match value:
-        case bool():
-            return None
-        case datetime():
-            return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        case date():
-            return value.isoformat()
-        case str() if len(value) <= _LONGEST:
-            return value
-        case int():
-            return value
-        case float() if math.isfinite(value):
-            return value
-    return None
 
 
 def _sync(path: str) -> None:

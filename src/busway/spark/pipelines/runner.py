@@ -15,6 +15,7 @@ from busway.spark.endpoints import Endpoints
 from busway.spark.errors import Failure, explain
 from busway.spark.options import read_options
 from busway.spark.pipelines import api, sql_declarations
+from busway.spark.pipelines.delta_tables import publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +45,8 @@ class Report:
     """Number of messages that did not fit their schema, by the table of rejected messages."""
     finished: list[str] = field(default_factory=list)
     """All flows that finished, including flows of materialized views."""
+    published: dict[str, int] = field(default_factory=dict)
+    """The versions of the Delta tables that the update has changed."""
     seconds: float = 0.0
     """Duration of the update."""
 
@@ -51,7 +54,7 @@ class Report:
 class Pipeline:
     """A pipeline: its file of declarations, and the folder of its state."""
 
-    def __init__(self, file: Path, state: Path, options: Mapping[str, str]) -> None:
+    def __init__(self, file: Path, state: Path, options: Mapping[str, str], *, delta: bool = False) -> None:
         if file.suffix not in KINDS:
             raise PipelineFailed(f"{file.name} has another suffix: give a file with .sql or .py")
         try:
@@ -61,6 +64,8 @@ class Pipeline:
         self._file = file
         self._storage = (state / "storage").absolute().as_uri()
         self._options = dict(options)
+        self._delta = state / "delta" if delta else None
+        """The folder of the Delta tables."""
         self._read_from: list[Mapping[str, str]] | None = None
         """The options of all sources, or None if they are unknown."""
         self._last_ends: dict[str, Any] | None = None
@@ -91,6 +96,8 @@ class Pipeline:
                     event = result.get("pipeline_event_result")
                     if event is not None:
                         _handle_event(event.event.message, report, failed, progress)
+            if self._delta is not None and not check:
+                report.published = {one.name: one.version for one in publish(spark, self._delta)}
         except PipelineFailed:
             raise
         except Exception as error:

@@ -39,6 +39,7 @@ def settings(state: Path, port: int) -> dict[str, str]:
         "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
         "spark.hadoop.hive.metastore.schema.verification": "false",
         "spark.sql.connect.serverStacktrace.enabled": "false",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # other readers know no other type
         # Each flow starts Python processes, and Spark waits at most ten seconds for them.
         "spark.sql.pipelines.execution.maxConcurrentFlows": str(os.cpu_count() or 1),
         "spark.driver.extraJavaOptions": " ".join(options),
