@@ -96,6 +96,8 @@ impl Log {
                 found => {
                     let mut found = found?;
                     found.damage.retain(|damage| damage.what != TORN);
+                    // The owner of the log may remove buckets while they are read: the first one here tells where it begins.
+                    found.begin = None;
                     return Ok(Self::start(Arc::new(layer), Settings::default(), None, found, true));
                 }
             }
