@@ -33,7 +33,8 @@ class Three(Nodes):
         copy = mirroring(self.b).copies[self.a.guid, "jobs"]
 
         async def does():
-            return copy.states()["work"].floor == floor
+            work = copy.states().get("work")
+            return work is not None and work.floor == floor
 
         await eventually(does)
 
